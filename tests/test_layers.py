@@ -37,7 +37,19 @@ LAYERS = {  # from the bottom up
     "functional": Layer(("functional",), ("foundation", "ndarray", "autograd")),
     "interop": Layer(("interop",), ARRAYS),
     "tensor": Layer(
-        ("tensor", "properties", "methods", "in_place", "creation", "random", "checkpoint", "pickling", "tensor_files"),
+        (
+            "tensor",
+            "properties",
+            "methods",
+            "in_place",
+            "creation",
+            "generator",
+            "random",
+            "checkpoint",
+            "pickling",
+            "queries",
+            "tensor_files",
+        ),
         (*ARRAYS, "interop"),
     ),
     "distributed": Layer(("distributed",), (*TENSORS, "backends")),  # NCCL runs on streams of the CUDA backend
@@ -60,6 +72,7 @@ PRIVATE = {  # modules that only their owners import; the others go through the 
         "genesis.distributed",
         "genesis.interop",
         "genesis.torch",
+        "genesis.utils.tensorboard",
     ),
     "cuda": ("genesis.backends.cuda.driver",),
     "cudnn": ("genesis.backends.cuda",),
@@ -90,8 +103,11 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "backend": ("", "ops"),
     },
     "genesis": {  # the packages of the layer "application"
-        "tools": ("amp", "cuda", "export", "fusion", "graphs", "models", "onnx_import", "profiler"),
-        "training": ("data", "growth", "torch"),
+        "tools": (
+            "amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "linalg", "models", "onnx_import",
+            "profiler", "special",
+        ),
+        "training": ("data", "distributions", "growth", "torch", "utils"),
         "programs": ("segmentation",),
     },
 }  # fmt: skip

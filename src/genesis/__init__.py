@@ -12,11 +12,17 @@ from math import pi as pi
 from genesis import amp as amp
 from genesis import autograd as autograd
 from genesis import backends as backends
+from genesis import compiler as compiler
+from genesis import jit as jit
+from genesis import linalg as linalg
 from genesis import nn as nn
 from genesis import optim as optim
+from genesis import special as special
 from genesis.amp import autocast as autocast
 from genesis.autograd import enable_grad as enable_grad
+from genesis.autograd import inference_mode as inference_mode
 from genesis.autograd import is_grad_enabled as is_grad_enabled
+from genesis.autograd import is_inference_mode_enabled as is_inference_mode_enabled
 from genesis.autograd import no_grad as no_grad
 from genesis.autograd import set_grad_enabled as set_grad_enabled
 from genesis.checkpoint import load as load
@@ -40,16 +46,20 @@ from genesis.distribution import warn_of_others as _warn_of_others
 from genesis.dtypes import DType as DType
 from genesis.dtypes import bfloat16 as bfloat16
 from genesis.dtypes import bool_, promote
+from genesis.dtypes import finfo as finfo
 from genesis.dtypes import float16 as float16
 from genesis.dtypes import float32 as float32
 from genesis.dtypes import float64 as float64
 from genesis.dtypes import get_default_dtype as get_default_dtype
+from genesis.dtypes import iinfo as iinfo
 from genesis.dtypes import int8 as int8
 from genesis.dtypes import int16 as int16
 from genesis.dtypes import int32 as int32
 from genesis.dtypes import int64 as int64
 from genesis.dtypes import set_default_dtype as set_default_dtype
 from genesis.dtypes import uint8 as uint8
+from genesis.functional import bitwise_left_shift as bitwise_left_shift
+from genesis.functional import bitwise_right_shift as bitwise_right_shift
 from genesis.functional import broadcast_to as broadcast_to
 from genesis.functional import clone as clone
 from genesis.functional import diagonal as diagonal
@@ -75,7 +85,9 @@ from genesis.functional import tril as tril
 from genesis.functional import triu as triu
 from genesis.functional import unflatten as unflatten
 from genesis.functional import unsqueeze as unsqueeze
+from genesis.functional.aliases import *
 from genesis.functional.comparison import *
+from genesis.functional.compound import *
 from genesis.functional.convolve import conv as conv
 from genesis.functional.convolve import conv_into as conv_into
 from genesis.functional.convolve import conv_output_shape as conv_output_shape
@@ -84,12 +96,24 @@ from genesis.functional.convolve import transposed_conv_into as transposed_conv_
 from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
 from genesis.functional.elementwise import *
 from genesis.functional.extremes import *
+from genesis.functional.fractions import *
 from genesis.functional.joining import *
 from genesis.functional.linalg import *
+from genesis.functional.matrices import *
+from genesis.functional.products import *
+from genesis.functional.quantiles import *
 from genesis.functional.reduction import *
+from genesis.functional.regions import *
+from genesis.functional.searching import *
 from genesis.functional.selection import *
 from genesis.functional.sorting import *
+from genesis.functional.special import *
+from genesis.functional.stacking import *
+from genesis.functional.statistics import *
+from genesis.functional.transcendental import *
+from genesis.functional.trigonometry import *
 from genesis.functional.unary import *
+from genesis.generator import Generator as Generator
 from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
@@ -98,8 +122,22 @@ from genesis.ndarray import Device as Device
 from genesis.precision import float32_precision as float32_precision
 from genesis.precision import get_float32_precision as get_float32_precision
 from genesis.precision import set_float32_precision as set_float32_precision
+from genesis.queries import Size as Size
+from genesis.queries import can_cast as can_cast
+from genesis.queries import is_complex as is_complex
+from genesis.queries import is_floating_point as is_floating_point
+from genesis.queries import is_nonzero as is_nonzero
+from genesis.queries import logspace as logspace
+from genesis.queries import numel as numel
+from genesis.queries import result_type as result_type
+from genesis.queries import scalar_tensor as scalar_tensor
+from genesis.queries import tril_indices as tril_indices
+from genesis.queries import triu_indices as triu_indices
+from genesis.random import bernoulli as bernoulli
 from genesis.random import get_rng_state as get_rng_state
 from genesis.random import manual_seed as manual_seed
+from genesis.random import multinomial as multinomial
+from genesis.random import normal as normal
 from genesis.random import rand as rand
 from genesis.random import rand_like as rand_like
 from genesis.random import randint as randint
@@ -124,11 +162,13 @@ _ON_FIRST_USE = (
     "cuda",
     "data",
     "distributed",
+    "distributions",
     "export",
     "growth",
     "models",
     "profiler",
     "torch",
+    "utils",
 )  # these import torch, or take their time
 _FROM_THERE = {  # a name, and the package that it is from
     "Profiler": "profiler",
@@ -142,11 +182,13 @@ if _typing.TYPE_CHECKING:  # the same, for type checkers and editors: a test com
     from genesis import cuda as cuda
     from genesis import data as data
     from genesis import distributed as distributed
+    from genesis import distributions as distributions
     from genesis import export as export
     from genesis import growth as growth
     from genesis import models as models
     from genesis import profiler as profiler
     from genesis import torch as torch
+    from genesis import utils as utils
     from genesis.cuda import tune as tune
     from genesis.cuda import tuning as tuning
     from genesis.fusion import fuse as fuse

@@ -133,6 +133,70 @@ _RANGES = {
 }
 
 
+_DIGITS = {float64: 52, float32: 23, float16: 10, bfloat16: 7}  # bits of the fraction
+_LEAST_EXPONENT = {float64: -1022, float32: -126, float16: -14, bfloat16: -126}
+
+
+class finfo:  # noqa: N801  (PyTorch's name)
+    """The limits of a floating dtype.
+
+    Args:
+        type: a floating dtype; the default one if None.
+    Attributes:
+        bits: of an element.
+        eps: from 1 to the next number.
+        max, min: the greatest and the least finite number.
+        tiny, smallest_normal: the least positive number with all its digits.
+        resolution: the last decimal digit that counts, 10^−digits.
+        dtype: its name.
+    Raises: DTypeError: type is not a floating dtype.
+
+    Example:
+        >>> genesis.finfo(genesis.float32).max, genesis.finfo(genesis.bfloat16).eps
+        (3.4028234663852886e+38, 0.0078125)
+    """
+
+    def __init__(self, type: DType | None = None) -> None:
+        dtype = _default if type is None else type
+        if not isinstance(dtype, DType) or not dtype.is_floating_point:
+            raise DTypeError(describe("finfo", "type", "a floating dtype; for integers use iinfo", dtype))
+        self.dtype, self.bits = dtype.name, 8 * dtype.itemsize
+        self.min, self.max = _RANGES[dtype]
+        self.eps = 2.0 ** -_DIGITS[dtype]
+        self.tiny = self.smallest_normal = 2.0 ** _LEAST_EXPONENT[dtype]
+        self.resolution = 10.0 ** -math.floor(_DIGITS[dtype] * math.log10(2))
+
+    def __repr__(self) -> str:
+        names = ("resolution", "min", "max", "eps", "smallest_normal", "tiny", "dtype")
+        return f"finfo({', '.join(f'{name}={getattr(self, name)}' for name in names)})"
+
+
+class iinfo:  # noqa: N801  (PyTorch's name)
+    """The limits of an integer dtype.
+
+    Args:
+        type: an integer dtype.
+    Attributes:
+        bits: of an element.
+        max, min: the greatest and the least number.
+        dtype: its name.
+    Raises: DTypeError: type is not an integer dtype.
+
+    Example:
+        >>> genesis.iinfo(genesis.int8).min, genesis.iinfo(genesis.uint8).max
+        (-128, 255)
+    """
+
+    def __init__(self, type: DType) -> None:
+        if not isinstance(type, DType) or type.category != INTEGER:
+            raise DTypeError(describe("iinfo", "type", "an integer dtype; for floats use finfo", type))
+        self.dtype, self.bits = type.name, 8 * type.itemsize
+        self.min, self.max = (int(limit) for limit in _RANGES[type])
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
+
+
 def number(op: str, argument: str, value: Number, dtype: DType, rounds: bool = False) -> Number:
     """Convert a Python number to the value that a tensor of dtype stores, by PyTorch's rule.
 

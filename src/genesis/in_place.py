@@ -105,6 +105,26 @@ class InPlace(Methods):
         """
         return self._change(_filled, 0)
 
+    def fill_diagonal_(self, fill_value: Number, wrap: bool = False) -> Self:
+        """Set the main diagonal to a number.
+
+        Args:
+            fill_value: a number that the dtype holds.
+            wrap: not supported.
+        Raises: ShapeError: self is no matrix. NotImplementedError: wrap.
+
+        Example:
+            >>> genesis.zeros(2, 2).fill_diagonal_(1).tolist()
+            [[1.0, 0.0], [0.0, 1.0]]
+        """
+        if wrap:
+            raise NotImplementedError("fill_diagonal_: wrap=True is not supported")
+        if self.array.ndim != 2:
+            raise ShapeError(describe("fill_diagonal_", "self", "2 dimensions", f"shape {self.array.shape}"))
+        diagonal: Tensor = F.diagonal(self)  # type: ignore[arg-type]
+        diagonal.fill_(fill_value)
+        return self
+
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
         """Fill with draws from the uniform distribution over [low, high).
 
@@ -181,6 +201,62 @@ class InPlace(Methods):
     clamp_ = _by(F.clamp)
     clip_ = _by(F.clamp)
     relu_ = _by(F.relu)
+    tan_ = _by(F.tan)
+    asin_ = _by(F.asin)
+    acos_ = _by(F.acos)
+    atan_ = _by(F.atan)
+    sinh_ = _by(F.sinh)
+    cosh_ = _by(F.cosh)
+    asinh_ = _by(F.asinh)
+    acosh_ = _by(F.acosh)
+    atanh_ = _by(F.atanh)
+    atan2_ = _by(F.atan2)
+    hypot_ = _by(F.hypot)
+    exp2_ = _by(F.exp2)
+    log2_ = _by(F.log2)
+    log10_ = _by(F.log10)
+    erfc_ = _by(F.erfc)
+    erfinv_ = _by(F.erfinv)
+    lgamma_ = _by(F.lgamma)
+    digamma_ = _by(F.digamma)
+    trunc_ = _by(F.trunc)
+    frac_ = _by(F.frac)
+    fmod_ = _by(F.fmod)
+    copysign_ = _by(F.copysign)
+    nextafter_ = _by(F.nextafter)
+    logit_ = _by(F.logit)
+    sinc_ = _by(F.sinc)
+    nan_to_num_ = _by(F.nan_to_num)
+    deg2rad_ = _by(F.deg2rad)
+    rad2deg_ = _by(F.rad2deg)
+    xlogy_ = _by(F.xlogy)
+    heaviside_ = _by(F.heaviside)
+    lerp_ = _by(F.lerp)
+    addcmul_ = _by(F.addcmul)
+    addcdiv_ = _by(F.addcdiv)
+    ldexp_ = _by(F.ldexp)
+    float_power_ = _by(F.float_power)
+    clamp_min_ = _by(F.clamp_min)
+    clamp_max_ = _by(F.clamp_max)
+    mvlgamma_ = _by(F.mvlgamma)
+    logical_xor_ = _by(F.logical_xor)
+    renorm_ = _by(F.renorm)
+    cumprod_ = _by(F.cumprod)
+    arctan_ = atan_
+    arcsin_ = asin_
+    arccos_ = acos_
+    arcsinh_ = asinh_
+    arccosh_ = acosh_
+    arctanh_ = atanh_
+    absolute_ = abs_
+    negative_ = neg_
+    subtract_ = sub_
+    multiply_ = mul_
+    divide_ = div_
+    true_divide_ = div_
+    fix_ = trunc_
+    sgn_ = sign_
+    arctan2_ = atan2_
     cumsum_ = _by(F.cumsum)
     tril_ = _by(F.tril)
     triu_ = _by(F.triu)
@@ -193,6 +269,11 @@ class InPlace(Methods):
     le_ = _by(F.le)
     gt_ = _by(F.gt)
     ge_ = _by(F.ge)
+    greater_ = gt_
+    greater_equal_ = ge_
+    less_ = lt_
+    less_equal_ = le_
+    not_equal_ = ne_
     logical_and_ = _by(F.logical_and)
     logical_or_ = _by(F.logical_or)
     logical_not_ = _by(F.logical_not)
@@ -222,6 +303,15 @@ class InPlace(Methods):
 
     masked_fill_ = _by(F.masked_fill)
     index_add_ = _by(F.index_add)
+    index_fill_ = _by(F.index_fill)
+    index_copy_ = _by(F.index_copy)
+    masked_scatter_ = _by(F.masked_scatter)
+    put_ = _by(F.put)
+    addmm_ = _by(F.addmm)
+    addmv_ = _by(F.addmv)
+    addr_ = _by(F.addr)
+    addbmm_ = _by(F.addbmm)
+    baddbmm_ = _by(F.baddbmm)
     scatter_ = _by(F.scatter)
     scatter_add_ = _by(F.scatter_add)
     index_put_ = F.index_put_
@@ -232,6 +322,7 @@ class InPlace(Methods):
     unsqueeze_ = _as(F.unsqueeze)
     transpose_ = _as(F.transpose)
     swapaxes_ = _as(F.swapaxes)
+    swapdims_ = transpose_
     t_ = _as(F.t)
 
     def detach_(self) -> Self:

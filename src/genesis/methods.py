@@ -238,6 +238,74 @@ class Methods(Properties):
     bitwise_left_shift = F.bitwise_left_shift
     bitwise_right_shift = F.bitwise_right_shift
     where = where
+    tan = F.tan
+    asin = F.asin
+    acos = F.acos
+    atan = F.atan
+    sinh = F.sinh
+    cosh = F.cosh
+    asinh = F.asinh
+    acosh = F.acosh
+    atanh = F.atanh
+    atan2 = F.atan2
+    hypot = F.hypot
+    exp2 = F.exp2
+    log2 = F.log2
+    log10 = F.log10
+    erfc = F.erfc
+    erfinv = F.erfinv
+    lgamma = F.lgamma
+    digamma = F.digamma
+    trunc = F.trunc
+    frac = F.frac
+    fmod = F.fmod
+    copysign = F.copysign
+    nextafter = F.nextafter
+    signbit = F.signbit
+    logit = F.logit
+    sinc = F.sinc
+    nan_to_num = F.nan_to_num
+    deg2rad = F.deg2rad
+    rad2deg = F.rad2deg
+    logaddexp = F.logaddexp
+    logaddexp2 = F.logaddexp2
+    xlogy = F.xlogy
+    heaviside = F.heaviside
+    lerp = F.lerp
+    addcmul = F.addcmul
+    addcdiv = F.addcdiv
+    ldexp = F.ldexp
+    float_power = F.float_power
+    fmax = F.fmax
+    fmin = F.fmin
+    clamp_min = F.clamp_min
+    clamp_max = F.clamp_max
+    mvlgamma = F.mvlgamma
+    logical_xor = F.logical_xor
+    isclose = F.isclose
+    isposinf = F.isposinf
+    isneginf = F.isneginf
+    isreal = F.isreal
+    arctan = F.atan
+    arcsin = F.asin
+    arccos = F.acos
+    arcsinh = F.asinh
+    arccosh = F.acosh
+    arctanh = F.atanh
+    arctan2 = F.atan2
+    absolute = F.abs
+    negative = F.neg
+    subtract = F.sub
+    multiply = F.mul
+    divide = F.div
+    true_divide = F.div
+    greater = F.gt
+    greater_equal = F.ge
+    less = F.lt
+    less_equal = F.le
+    not_equal = F.ne
+    fix = F.trunc
+    sgn = F.sign
 
     # --- reductions ---------------------------------------------------------------------------------------------------
 
@@ -258,6 +326,30 @@ class Methods(Properties):
     cumsum = F.cumsum
     cummax = F.cummax
     norm = F.norm
+    nansum = F.nansum
+    nanmean = F.nanmean
+    aminmax = F.aminmax
+    median = F.median
+    nanmedian = F.nanmedian
+    mode = F.mode
+    kthvalue = F.kthvalue
+    quantile = F.quantile
+    nanquantile = F.nanquantile
+    msort = F.msort
+    cummin = F.cummin
+    cumprod = F.cumprod
+    count_nonzero = F.count_nonzero
+    diff = F.diff
+    histc = F.histc
+    bincount = F.bincount
+    renorm = F.renorm
+    dist = F.dist
+    cov = F.cov
+    corrcoef = F.corrcoef
+    allclose = F.allclose
+    equal = F.equal
+    unique = F.unique
+    unique_consecutive = F.unique_consecutive
 
     # --- shape --------------------------------------------------------------------------------------------------------
 
@@ -291,6 +383,25 @@ class Methods(Properties):
     contiguous = F.contiguous
     clone = F.clone
     pin_memory = F.pin_memory
+    moveaxis = F.moveaxis
+    swapdims = F.swapdims
+    fliplr = F.fliplr
+    flipud = F.flipud
+    rot90 = F.rot90
+    ravel = F.ravel
+    tensor_split = F.tensor_split
+    hsplit = F.hsplit
+    vsplit = F.vsplit
+    dsplit = F.dsplit
+    split_with_sizes = F.split_with_sizes
+    unsafe_chunk = F.unsafe_chunk
+    unsafe_split = F.unsafe_split
+    repeat_interleave = F.repeat_interleave
+    diag = F.diag
+    diag_embed = F.diag_embed
+    diagflat = F.diagflat
+    select = F.select
+    unfold = F.unfold_windows
 
     # --- selection ----------------------------------------------------------------------------------------------------
 
@@ -309,6 +420,15 @@ class Methods(Properties):
     argsort = F.argsort
     topk = F.topk
     nonzero = F.nonzero
+    take = F.take
+    put = F.put
+    index_fill = F.index_fill
+    index_copy = F.index_copy
+    masked_scatter = F.masked_scatter
+    diagonal_scatter = F.diagonal_scatter
+    select_scatter = F.select_scatter
+    slice_scatter = F.slice_scatter
+    argwhere = F.argwhere
 
     # --- linear algebra -----------------------------------------------------------------------------------------------
 
@@ -318,6 +438,18 @@ class Methods(Properties):
     mv = F.mv
     dot = F.dot
     outer = F.outer
+    addmm = F.addmm
+    addmv = F.addmv
+    addr = F.addr
+    addbmm = F.addbmm
+    baddbmm = F.baddbmm
+    inner = F.inner
+    vdot = F.vdot
+    cross = F.cross
+    kron = F.kron
+    trace = F.trace
+    ger = F.ger
+    matrix_power = F.matrix_power
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

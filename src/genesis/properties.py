@@ -90,6 +90,38 @@ class Properties(Variable):
         """Number of elements."""
         return self.array.numel
 
+    nelement = numel
+
+    def ndimension(self) -> int:
+        """Number of dimensions."""
+        return self.ndim
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.numel() * self.itemsize
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the memory is the host's."""
+        return self.device.type == "cpu"
+
+    def is_complex(self) -> bool:
+        """False: there are no complex tensors."""
+        return False
+
+    def is_signed(self) -> bool:
+        """Whether the dtype has negative numbers."""
+        return self.dtype.name not in ("bool", "uint8")
+
+    def is_inference(self) -> bool:
+        """False: what inference_mode computes may be used for gradients later."""
+        return False
+
+    def get_device(self) -> int:
+        """The number of the CUDA device; −1 on the CPU."""
+        return self.device.index if self.is_cuda else -1
+
     def element_size(self) -> int:
         """Bytes of an element."""
         return self.dtype.itemsize

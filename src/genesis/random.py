@@ -9,10 +9,12 @@ from typing import overload
 import numpy as np
 
 from genesis import dtypes
+from genesis import functional as F
 from genesis.autograd.modes import unrecordable
 from genesis.creation import DeviceLike, device_of, dtype_of, like, shape_of, tensor
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.generator import Generator, drawing
 from genesis.ndarray import NDArray, random
 from genesis.tensor import Tensor
 
@@ -74,13 +76,15 @@ def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
 
 
 def rand(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
     """Draws from the uniform distribution over [0, 1).
 
     Args:
         size, device, requires_grad: as in `genesis.empty`.
         dtype: floating; the default float dtype if None.
+        generator: draw from this stream, not the device's.
     Returns: a tensor of that shape.
     Raises: DTypeError: dtype is not floating, or a size is no int. ShapeError: a negative size.
 
@@ -89,17 +93,19 @@ def rand(
         >>> x.shape, bool(((x >= 0) & (x < 1)).all())
         ((2, 3), True)
     """
-    return _random("rand", size, dtype, device, requires_grad)
+    return _random("rand", size, dtype, device, requires_grad, generator)
 
 
 def randn(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
+    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
     """Draws from the normal distribution with mean 0 and variance 1.
 
     Args:
         size, device, requires_grad: as in `genesis.empty`.
         dtype: floating; the default float dtype if None.
+        generator: draw from this stream, not the device's.
     Returns: a tensor of that shape.
     Raises: DTypeError: dtype is not floating, or a size is no int. ShapeError: a negative size.
 
@@ -108,16 +114,19 @@ def randn(
         >>> [round(value, 4) for value in genesis.randn(2).tolist()]
         [1.541, -0.2934]
     """
-    return _random("randn", size, dtype, device, requires_grad)
+    return _random("randn", size, dtype, device, requires_grad, generator)
 
 
 def _random(
-    op: str, size: Sequence[int | Sequence[int]], dtype: DType | None, device: DeviceLike, requires_grad: bool
-) -> Tensor:
+    op: str, size: Sequence[int | Sequence[int]], dtype: DType | None, device: DeviceLike, requires_grad: bool,
+    generator: Generator | None,
+) -> Tensor:  # fmt: skip
     dtype = dtype_of(dtype)
     if not dtype.is_floating_point:
         raise DTypeError(describe(op, "dtype", "a floating dtype", dtype))
-    return Tensor(NDArray.random(op, device_of(device), shape_of(op, size), None, dtype), requires_grad)
+    place = device_of(device)
+    with drawing(op, generator, place):
+        return Tensor(NDArray.random(op, place, shape_of(op, size), None, dtype), requires_grad)
 
 
 @overload
@@ -138,6 +147,7 @@ def randint(
 def randint(
     low: int, high: int | Sequence[int] | None = None, size: Sequence[int] | None = None, *,
     dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Uniform integers in [low, high), or in [0, high) as randint(high, size) or randint(high, size=size).
 
@@ -147,6 +157,7 @@ def randint(
         size: a sequence of sizes.
         dtype: int64 if None; floating dtypes are possible.
         device, requires_grad: as in `genesis.empty`.
+        generator: as in `genesis.rand`.
     Returns: a tensor of that shape.
     Raises: ValueError: high ≤ low. ShapeError: size is no sequence of sizes.
 
@@ -160,19 +171,23 @@ def randint(
         raise ShapeError(describe("randint", "size", "a sequence of sizes", shape))
     if isinstance(end, Sequence) or start >= end:
         raise ValueError(describe("randint", "high", f"more than low ({start})", end))
-    array = NDArray.random(
-        "randint", device_of(device), start, end, shape_of("randint", (shape,)), dtype or dtypes.int64
-    )
+    place = device_of(device)
+    with drawing("randint", generator, place):
+        array = NDArray.random("randint", place, start, end, shape_of("randint", (shape,)), dtype or dtypes.int64)
     return Tensor(array, requires_grad)
 
 
-def randperm(n: int, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def randperm(
+    n: int, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
     """The integers 0 … n − 1 in random order.
 
     Args:
         n: how many, at least 0.
         dtype: int64 if None.
         device, requires_grad: as in `genesis.empty`.
+        generator: as in `genesis.rand`.
     Returns: (n,).
     Raises: ValueError: n < 0.
 
@@ -182,7 +197,9 @@ def randperm(n: int, *, dtype: DType | None = None, device: DeviceLike = None, r
     """
     if n < 0:
         raise ValueError(describe("randperm", "n", "at least 0", n))
-    return Tensor(NDArray.random("randperm", device_of(device), n, dtype or dtypes.int64), requires_grad)
+    place = device_of(device)
+    with drawing("randperm", generator, place):
+        return Tensor(NDArray.random("randperm", place, n, dtype or dtypes.int64), requires_grad)
 
 
 def rand_like(
@@ -216,3 +233,92 @@ def randint_like(
     """
     low, high = (0, low) if high is None else (low, high)
     return randint(low, high, input.shape, **like(input, dtype, device, requires_grad))
+
+
+def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """Draw 1 with the probability that each element is, else 0.
+
+    Args:
+        input: probabilities, any shape, floating.
+        generator: as in `genesis.rand`.
+    Returns: shape and dtype of input.
+    Raises: ValueError: an element is no probability.
+
+    Example:
+        >>> genesis.bernoulli(genesis.tensor([0.0, 1.0])).tolist()
+        [0.0, 1.0]
+    """
+    if not input.dtype.is_floating_point:
+        raise DTypeError(describe("bernoulli", "input", "a floating dtype", input.dtype))
+    p = input.detach()
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise ValueError(describe("bernoulli", "input", "probabilities", "others"))
+    with drawing("bernoulli", generator, input.device):
+        return input.new_empty(input.shape).bernoulli_(p)
+
+
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:  # fmt: skip
+    """Draw indices with the probabilities that weights have in each row.
+
+    Args:
+        input: weights, (N,) or (M, N), floating, at least 0; they need not sum to 1.
+        num_samples: how many from each row.
+        replacement: an index may be drawn again.
+        generator: as in `genesis.rand`.
+    Returns: (num_samples,) or (M, num_samples), int64.
+    Raises: ValueError: more samples than weights above 0, without replacement, or a negative weight.
+
+    Example:
+        >>> genesis.multinomial(genesis.tensor([0.0, 1.0]), 3, replacement=True).tolist()
+        [1, 1, 1]
+    """
+    if input.ndim not in (1, 2) or not input.dtype.is_floating_point:
+        raise ShapeError(describe("multinomial", "input", "floats of 1 or 2 dimensions", f"shape {input.shape}"))
+    weights = input.detach().double()
+    possible = int((weights > 0).sum(-1).amin().item())
+    if not bool((weights >= 0).all()) or not possible or not bool(weights.isfinite().all()):
+        raise ValueError(describe("multinomial", "input", "finite weights of at least 0, some above", "others"))
+    if num_samples < 1 or (not replacement and num_samples > possible):
+        expected = "at least 1" if replacement else f"from 1 to {possible}, the weights above 0"
+        raise ValueError(describe("multinomial", "num_samples", expected, num_samples))
+    if replacement:
+        ends = weights.cumsum(-1)
+        draws = (
+            rand(*input.shape[:-1], num_samples, dtype=dtypes.float64, device=input.device, generator=generator)
+            * ends[..., -1:]
+        )
+        return F.searchsorted(ends, draws, right=True).clamp(0, input.shape[-1] - 1)
+    draws = rand(input.shape, dtype=dtypes.float64, device=input.device, generator=generator)
+    times = -(-draws).log1p()  # of the first arrivals, each at the rate of its weight
+    return (-times / weights).topk(num_samples, -1).indices
+
+
+def normal(
+    mean: Tensor | float, std: Tensor | float = 1.0, size: Sequence[int] | None = None, *,
+    dtype: DType | None = None, device: DeviceLike = None, generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """Draws from normal distributions.
+
+    Args:
+        mean, std: tensors whose shapes broadcast, or numbers; std at least 0.
+        size: of the result, if both are numbers.
+        dtype, device: as in `genesis.empty`, if both are numbers.
+        generator: as in `genesis.rand`.
+    Returns: their common shape, or size.
+    Raises: ValueError: std is below 0. ShapeError: two numbers without a size.
+
+    Example:
+        >>> genesis.normal(genesis.tensor([3.0]), 0.0).tolist()
+        [3.0]
+    """
+    if bool((std < 0).any()) if isinstance(std, Tensor) else std < 0:
+        raise ValueError(describe("normal", "std", "at least 0", std))
+    tensors = [value for value in (mean, std) if isinstance(value, Tensor)]
+    if not tensors:
+        if size is None:
+            raise ShapeError(describe("normal", "size", "a sequence of sizes, as mean and std are numbers", size))
+        return randn(size, dtype=dtype, device=device, generator=generator) * std + mean
+    shape = F.broadcast_shapes(*[tensor.shape for tensor in tensors])
+    return randn(shape, dtype=tensors[0].dtype, device=tensors[0].device, generator=generator) * std + mean

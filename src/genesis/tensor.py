@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 OPERANDS: tuple[type, ...] = (Variable, int, float, np.generic)  # what == and != compare with
 
 
+TYPES = {
+    dtypes.float64: "Double", dtypes.float32: "Float", dtypes.float16: "Half", dtypes.bfloat16: "BFloat16",
+    dtypes.int64: "Long", dtypes.int32: "Int", dtypes.int16: "Short", dtypes.int8: "Char", dtypes.uint8: "Byte",
+    dtypes.bool_: "Bool",
+}  # fmt: skip
+
+
 class Stream(Protocol):
     """A stream of work on a GPU: genesis.cuda.Stream, or another library's that has its handle."""
 
@@ -47,8 +54,10 @@ class Tensor(InPlace):
         ((2, 3), 2, 2, 6, 3)
         >>> x.dtype, x.itemsize, x.element_size(), x.is_floating_point()
         (genesis.float32, 4, 4, True)
-        >>> x.device, x.is_cuda, x.is_pinned()
-        (device(type='cpu'), False, False)
+        >>> x.device, x.is_cuda, x.is_pinned(), x.is_cpu, x.get_device()
+        (device(type='cpu'), False, False, True, -1)
+        >>> x.nelement(), x.ndimension(), x.nbytes, x.is_complex(), x.is_signed(), x.is_inference()
+        (6, 2, 24, False, True, False)
         >>> x.T.shape, x.mT.stride(), x.T.is_contiguous(), x[1].storage_offset()
         ((3, 2), (1, 3), False, 3)
         >>> y = (x * x).sum()
@@ -113,6 +122,62 @@ class Tensor(InPlace):
     ) -> Tensor:
         """Zeros of this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
         return self.new_empty(*size, dtype=dtype, device=device).fill_(0)
+
+    def new_ones(
+        self, *size: int | Sequence[int], dtype: DType | None = None, device: Device | str | None = None
+    ) -> Tensor:
+        """Ones of this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
+        return self.new_empty(*size, dtype=dtype, device=device).fill_(1)
+
+    def new_full(
+        self, size: Sequence[int], fill_value: Number, dtype: DType | None = None, device: Device | str | None = None
+    ) -> Tensor:
+        """fill_value in this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
+        return self.new_empty(size, dtype=dtype, device=device).fill_(fill_value)
+
+    def new_tensor(
+        self, data: npt.ArrayLike, *, dtype: DType | None = None, device: Device | str | None = None,
+        requires_grad: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """A tensor of data, with self's dtype and device by default.
+
+        Args:
+            data: as in `genesis.tensor`.
+            dtype: of the elements.
+            device: where it lies.
+            requires_grad: whether gradients accumulate in it.
+        Returns: the shape of data.
+
+        Example:
+            >>> genesis.ones(1, dtype=genesis.float64).new_tensor([1, 2])
+            tensor([1., 2.], dtype=genesis.float64)
+        """
+        values = data.array.numpy_values() if isinstance(data, Tensor) else np.array(data)
+        made = self._like(NDArray.from_numpy(np.ascontiguousarray(values), dtypes.of_array("new_tensor", values)))
+        return made.to(device or self.device, dtype or self.dtype, copy=True).requires_grad_(requires_grad)
+
+    def type(self, dtype: DType | str | None = None, non_blocking: bool = False) -> Tensor | str:
+        """Cast to a dtype; without one, the name of the tensor type.
+
+        Args:
+            dtype: a dtype, or PyTorch's name of a tensor type, like "torch.FloatTensor".
+            non_blocking: as in `genesis.Tensor.to`.
+        Returns: the shape of self, or a str.
+        Raises: DTypeError: no such type.
+
+        Example:
+            >>> genesis.ones(1).type(), genesis.ones(1).type(genesis.int64).tolist()
+            ('genesis.FloatTensor', [1])
+        """
+        if dtype is None:
+            return f"genesis{'.cuda' * self.is_cuda}.{TYPES[self.dtype]}Tensor"
+        if isinstance(dtype, str):
+            named = {name: kind for kind, name in TYPES.items()}
+            found = named.get(dtype.rpartition(".")[2].removesuffix("Tensor"))
+            if found is None:
+                raise DTypeError(describe("type", "dtype", "a dtype or the name of a tensor type", repr(dtype)))
+            return self.to(found).to("cuda" if ".cuda." in dtype else "cpu")
+        return self.to(dtype)
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
@@ -232,7 +297,7 @@ class Tensor(InPlace):
             elif isinstance(arg, bool):
                 flags.append(arg)
             elif arg is not None:
-                raise DTypeError(describe("to", "args", "a dtype, a device or a tensor", type(arg).__name__))
+                raise DTypeError(describe("to", "args", "a dtype, a device or a tensor", arg.__class__.__name__))
         result = self if dtype is None else F.cast(self, dtype)
         non_blocking, copy = [*flags, *(non_blocking, copy)[len(flags) :]]
         result = result if device is None else F.to_device(result, Device(device), non_blocking)

@@ -48,7 +48,40 @@ def unary(name: str, d: Draw) -> Any:
     return (d.tensor(d.shape(), d.any_dtype() if integers else d.floating()),)
 
 
-@drawn_by("log log1p sqrt rsqrt reciprocal")
+@drawn_by("atan sinh cosh asinh exp2 erfc trunc tan")
+def unary_of_floats(name: str, d: Draw) -> Any:
+    x = d.tensor(d.shape(), d.floating())
+    return (x.clamp(-1, 1) if name == "tan" else x,)  # near the poles, rounding decides
+
+
+@drawn_by("asin acos atanh erfinv")
+def unary_within_one(name: str, d: Draw) -> Any:
+    return (d.tensor(d.shape(), d.floating()).clamp(-0.9, 0.9),)
+
+
+@drawn_by("acosh")
+def unary_above_one(name: str, d: Draw) -> Any:
+    return (d.tensor(d.shape(), d.floating(), positive=True) + 1.5,)
+
+
+@drawn_by("lgamma digamma trigamma")
+def gammas(name: str, d: Draw) -> Any:
+    return (d.tensor(d.shape(), d.floating(), positive=True) + 2,)  # near 1 and 2 a zero, below 0 the poles
+
+
+@drawn_by("atan2 hypot copysign")
+def binary_of_floats(name: str, d: Draw) -> Any:
+    shape, dtype = d.shape(), d.floating()
+    return d.tensor(shape, dtype), d.tensor(shape, dtype, positive=True)
+
+
+@drawn_by("nextafter")
+def nextafter(name: str, d: Draw) -> Any:
+    shape, dtype = d.shape(), d.choice([torch.float32, torch.float64])
+    return d.tensor(shape, dtype), d.tensor(shape, dtype)
+
+
+@drawn_by("log log1p sqrt rsqrt reciprocal log2 log10")
 def unary_of_positive(name: str, d: Draw) -> Any:
     return (d.tensor(d.shape(), d.floating(), positive=True),)
 
@@ -78,7 +111,7 @@ def binary_of_positive(name: str, d: Draw) -> Any:
     return (x, y) if d.chance(0.7) else (x, d.choice([2.0, 0.5, 3.0]))
 
 
-@drawn_by("floor_divide remainder")
+@drawn_by("floor_divide remainder fmod")
 def quotients(name: str, d: Draw) -> Any:
     shape, dtype = d.shape(), d.choice([*FLOATS, *INTEGERS])
     whole = torch.int64 if dtype.is_floating_point else dtype

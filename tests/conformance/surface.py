@@ -55,7 +55,9 @@ ALL_DTYPES = {*ELEMENTWISE, *REDUCTIONS, *PRODUCTS, *NEURAL_ALL_DTYPES}  # also 
 DROPOUTS = words("nn.functional.dropout nn.functional.dropout2d")
 INTEGERS_ONLY = {"nn.functional.one_hot", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
 # The other names that both sides have are compared too, in all dtypes (opinfo.NAMES); but values that are drawn.
-NOT_COMPARED = words("empty empty_like randn randn_like rand_like randint randint_like")
+NOT_COMPARED = words(
+    "bernoulli multinomial normal new_empty empty empty_like randn randn_like rand_like randint randint_like"
+)
 NAMES = [*ELEMENTWISE, *ACTIVATIONS, *REDUCTIONS, *PRODUCTS, *SHAPES, *SELECTION, *CONVERSIONS, *CREATION, *NEURAL]
 
 
@@ -71,7 +73,8 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # Where OpInfo's call is not genesis.<name>: a method, an attribute, a lambda of its own, or another order of arguments.
 METHODS = words("""
-    view view_as expand expand_as repeat __getitem__ __rmatmul__
+    view view_as expand expand_as repeat __getitem__ __rmatmul__ __radd__ __rand__ __rmod__ __rmul__ __ror__ __rpow__
+    __rsub__ __rxor__ reshape_as char new_empty new_full new_ones new_zeros unfold type_as
     contiguous item double float half bfloat16 long int short bool byte
 """)
 CALLS: dict[str, Callable[..., Any]] = {
@@ -110,11 +113,15 @@ DRAWS_OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "nn.functional.dropout3d": lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1,
 }
 
+# OpInfo lists a call of a tensor and a number among their errors, but PyTorch takes it.
+TAKEN = words("clamp_min clamp_max __radd__ __rand__ __rmul__ __ror__ __rxor__")
+
 # Ops whose 16-bit samples have no one right answer on another device, and why.
 NOT_IN_16_BITS = {
     "topk": "the samples have equal elements, which come in any order",
     "sort": "the samples have equal elements, which come in any order",
     "argsort": "the samples have equal elements, which come in any order",
+    "mode": "the samples have several equal elements, of which PyTorch's sort keeps any",
     "nn.functional.scaled_dot_product_attention": "the samples saturate the softmax, where a gradient is a difference "
     "of products that cancel; tests/conformance/test_fuzz.py has samples of usual size",
 }

@@ -26,7 +26,8 @@ NAMESPACES = (
     "genesis.nn.functional", "genesis.nn", "genesis.nn.init", "genesis.nn.utils", "genesis.nn.utils.rnn",
     "genesis.Tensor", "genesis.optim", "genesis.optim.lr_scheduler", "genesis.optim.swa_utils", "genesis",
     "genesis.amp", "genesis.autograd", "genesis.cuda", "genesis.growth", "genesis.data", "genesis.models",
-    "genesis.profiler", "genesis.torch", "genesis.distributed", "genesis.nn.parallel",
+    "genesis.profiler", "genesis.torch", "genesis.distributed", "genesis.nn.parallel", "genesis.utils.checkpoint",
+    "genesis.jit", "genesis.compiler",
 )  # fmt: skip
 MISSING: dict[str, int] = {}  # namespaces of which so many entries may still lack something; it only goes down
 

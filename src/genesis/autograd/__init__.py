@@ -18,7 +18,9 @@ from genesis.autograd.graph import Gradients as Gradients
 from genesis.autograd.graph import HookHandle as HookHandle
 from genesis.autograd.graph import Variable as Variable
 from genesis.autograd.modes import enable_grad as enable_grad
+from genesis.autograd.modes import inference_mode as inference_mode
 from genesis.autograd.modes import is_grad_enabled as is_grad_enabled
+from genesis.autograd.modes import is_inference_mode_enabled as is_inference_mode_enabled
 from genesis.autograd.modes import no_grad as no_grad
 from genesis.autograd.modes import set_grad_enabled as set_grad_enabled
 from genesis.autograd.walk import backward as backward

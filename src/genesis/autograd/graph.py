@@ -251,6 +251,11 @@ class Node:
         self.retained: dict[int, weakref.ref[Variable]] = {}
         self.line = callsite.user_line() if settings.check or settings.debug >= 2 else None
 
+    @classmethod
+    def next_number(cls) -> int:
+        """A number above those of all nodes so far, and below those of all that follow."""
+        return next(cls._numbers)
+
     def __repr__(self) -> str:
         return f"<{self.function.__name__}Backward>"
 

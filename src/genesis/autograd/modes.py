@@ -38,6 +38,7 @@ class _State(threading.local):
         # Layers may compute with weights that were folded together beforehand, see without_folding.
         self.folding = True
         self.dropping = True  # dropout drops, see without_dropout
+        self.inference = False  # inside inference_mode
         # Set by genesis.amp.
         self.autocast: Autocast | None = None
         # Sees each call, see observe.
@@ -72,6 +73,16 @@ class set_grad_enabled:  # noqa: N801  (PyTorch's name)
     def __exit__(self, *exception: object) -> None:
         state.recording = self._before
 
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        state.recording = self._before  # the decorated function sets it, not the decoration
+
+        @functools.wraps(function)
+        def with_mode(*args: P.args, **kwargs: P.kwargs) -> R:
+            with set_grad_enabled(self._mode):
+                return function(*args, **kwargs)
+
+        return with_mode
+
 
 @contextlib.contextmanager
 def _with(name: str, value: object) -> Iterator[None]:
@@ -88,6 +99,11 @@ def without_autocast() -> contextlib.AbstractContextManager[None]:
     return _with("autocast", None)
 
 
+def with_autocast(autocast: Autocast | None) -> contextlib.AbstractContextManager[None]:
+    """Inside, functions take their inputs as this autocast gives them."""
+    return _with("autocast", autocast)
+
+
 def without_folding() -> contextlib.AbstractContextManager[None]:
     """Inside, layers compute with their parameters as they are: for weights that change before folding them pays."""
     return _with("folding", False)
@@ -100,6 +116,10 @@ def without_dropout() -> contextlib.AbstractContextManager[None]:
 
 class _GradMode:
     mode: ClassVar[bool]
+
+    def __new__(cls, function: Callable[P, R] | None = None) -> Any:
+        """Make a context, or, as a decorator without parentheses, the function in it."""
+        return super().__new__(cls) if function is None else cls()(function)
 
     def __init__(self) -> None:
         self._before: list[bool] = []
@@ -144,6 +164,52 @@ class enable_grad(_GradMode):  # noqa: N801  (PyTorch's name)
     """
 
     mode = True
+
+
+class inference_mode(_GradMode):  # noqa: N801  (PyTorch's name)
+    """Record nothing, as no_grad does; a decorator too. What is computed inside may be used for gradients later.
+
+    Args:
+        mode: False ends the mode inside another one, and records.
+
+    Example:
+        >>> x = genesis.ones(2, requires_grad=True)
+        >>> with genesis.inference_mode():
+        ...     (x * 2).requires_grad, genesis.is_inference_mode_enabled()
+        (False, True)
+    """
+
+    mode = False
+
+    def __new__(cls, mode: bool | Callable[P, R] = True) -> Any:
+        return super().__new__(cls, None if isinstance(mode, bool) else mode)
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__()
+        self._inference, self._outside = mode, [state.inference]
+
+    def __enter__(self) -> None:
+        self._before.append(state.recording)
+        self._outside.append(state.inference)
+        state.inference = self._inference
+        state.recording = not self._inference
+
+    def __exit__(self, *exception: object) -> None:
+        state.inference = self._outside.pop()
+        super().__exit__(*exception)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def with_mode(*args: P.args, **kwargs: P.kwargs) -> R:
+            with type(self)(self._inference):
+                return function(*args, **kwargs)
+
+        return with_mode
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether this thread is inside inference_mode. See `genesis.inference_mode`."""
+    return state.inference
 
 
 def observe(observer: Observer) -> contextlib.AbstractContextManager[None]:

@@ -9,6 +9,7 @@ import torch
 import torch.utils.data
 
 from genesis import interop
+from genesis.data.sampling import with_torchs_generator
 from genesis.data.tree import map_tree
 from genesis.tensor import Tensor
 
@@ -33,11 +34,11 @@ class DataLoader(torch.utils.data.DataLoader):
     """
 
     def __init__(self, dataset: object, batch_size: int | None = 1, *args: object, **options: object) -> None:
-        super().__init__(dataset, batch_size, *args, **options)
+        super().__init__(dataset, batch_size, *args, **with_torchs_generator(options))
         chosen: Collate = self.collate_fn
         # Workers hand PyTorch's tensors over in shared memory; here they become Genesis' on the same memory.
-        by_default = chosen is torch.utils.data.default_collate
-        self.collate_fn: Collate = default_collate if by_default else _ToTorch(chosen)
+        ours = {torch.utils.data.default_collate: default_collate, torch.utils.data.default_convert: default_convert}
+        self.collate_fn: Collate = ours.get(chosen) or _ToTorch(chosen)
 
     def __iter__(self) -> Generator[Any, None, None]:
         for batch in super().__iter__():
@@ -56,6 +57,20 @@ def default_collate(samples: Sequence[object]) -> object:
         [tensor([1., 3.], dtype=torch.float64), tensor([2, 4])]
     """
     return torch.utils.data.default_collate([map_tree(_to_torch, sample) for sample in samples])
+
+
+def default_convert(sample: object) -> object:
+    """Convert the NumPy arrays of one sample to PyTorch tensors, as a DataLoader without batches does.
+
+    Args:
+        sample: a NumPy array, a tensor, or tuples, lists and dicts of them; other values stay as they are.
+    Returns: that structure.
+
+    Example:
+        >>> genesis.data.default_convert((genesis.ones(2), "name"))
+        [tensor([1., 1.]), 'name']
+    """
+    return torch.utils.data.default_convert(map_tree(_to_torch, sample))
 
 
 class _ToTorch:

@@ -13,3 +13,8 @@ def get_state(device: Device) -> bytes:
 
 def set_state(state: bytes, device: Device) -> None:
     backend_of(device).set_rng_state(state, device.index)
+
+
+def manual_seed_of(seed: int, device: Device) -> None:
+    """Seed the generator of one device."""
+    backend_of(device).manual_seed(seed, device.index)

@@ -68,6 +68,78 @@ def erf(x: Tensor) -> Tensor:
     return torch.erf(x)
 
 
+def tan(x: Tensor) -> Tensor:
+    return torch.tan(x)
+
+
+def asin(x: Tensor) -> Tensor:
+    return torch.asin(x)
+
+
+def acos(x: Tensor) -> Tensor:
+    return torch.acos(x)
+
+
+def atan(x: Tensor) -> Tensor:
+    return torch.atan(x)
+
+
+def sinh(x: Tensor) -> Tensor:
+    return torch.sinh(x)
+
+
+def cosh(x: Tensor) -> Tensor:
+    return torch.cosh(x)
+
+
+def asinh(x: Tensor) -> Tensor:
+    return torch.asinh(x)
+
+
+def acosh(x: Tensor) -> Tensor:
+    return torch.acosh(x)
+
+
+def atanh(x: Tensor) -> Tensor:
+    return torch.atanh(x)
+
+
+def exp2(x: Tensor) -> Tensor:
+    return torch.exp2(x)
+
+
+def log2(x: Tensor) -> Tensor:
+    return torch.log2(x)
+
+
+def log10(x: Tensor) -> Tensor:
+    return torch.log10(x)
+
+
+def erfc(x: Tensor) -> Tensor:
+    return torch.erfc(x)
+
+
+def erfinv(x: Tensor) -> Tensor:
+    return torch.erfinv(x)
+
+
+def lgamma(x: Tensor) -> Tensor:
+    return torch.lgamma(x)
+
+
+def digamma(x: Tensor) -> Tensor:
+    return torch.digamma(x)
+
+
+def trunc(x: Tensor) -> Tensor:
+    return torch.trunc(x)
+
+
+def trigamma(x: Tensor) -> Tensor:
+    return torch.polygamma(1, x)
+
+
 def floor(x: Tensor) -> Tensor:
     return torch.floor(x)
 
@@ -114,6 +186,33 @@ def mul(x: Operand, y: Operand) -> Tensor:
 
 def div(x: Operand, y: Operand) -> Tensor:
     return x / y
+
+
+def fmod(x: Operand, y: Operand) -> Tensor:
+    return torch.fmod(*_both(x, y))
+
+
+def atan2(x: Operand, y: Operand) -> Tensor:
+    return torch.atan2(*_both(x, y))
+
+
+def hypot(x: Operand, y: Operand) -> Tensor:
+    return torch.hypot(*_both(x, y))
+
+
+def copysign(x: Operand, y: Operand) -> Tensor:
+    return torch.copysign(*_both(x, y))
+
+
+def nextafter(x: Operand, y: Operand) -> Tensor:
+    return torch.nextafter(*_both(x, y))
+
+
+def _both(x: Operand, y: Operand) -> tuple[Tensor, Tensor]:
+    """Both as tensors of one dtype: one may be a number."""
+    if not isinstance(x, Tensor):
+        x = torch.tensor(x, dtype=y.dtype)
+    return x, y if isinstance(y, Tensor) else torch.tensor(y, dtype=x.dtype)
 
 
 def floor_divide(x: Operand, y: Operand) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import statistics
 import threading
 import types
 from collections.abc import Callable, Sequence
@@ -169,10 +170,24 @@ class _Language:
                 setattr(owner, name, original)
 
 
+def _lgamma(x: float) -> float:
+    return math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x)
+
+
+def _erfinv(x: float) -> float:
+    if not -1 < x < 1:
+        return math.copysign(math.inf, x) if abs(x) == 1 else math.nan
+    return statistics.NormalDist().inv_cdf((x + 1) / 2) / math.sqrt(2)
+
+
 _LIBDEVICE: dict[str, NumpyFunction] = {
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
-    "lgamma": np.vectorize(math.lgamma, otypes=[np.float64]),
+    "lgamma": np.vectorize(_lgamma, otypes=[np.float64]),
+    "erfinv": np.vectorize(_erfinv, otypes=[np.float64]),
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "rint": np.rint,
     "nearbyint": np.rint,

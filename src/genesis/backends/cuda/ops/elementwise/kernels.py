@@ -93,6 +93,15 @@ def _erf_kernel(x):
 
 
 @triton.jit
+def _trunc_kernel(x):
+    if x.dtype.is_floating():
+        result = libdevice.trunc(x)
+    else:
+        result = x
+    return result
+
+
+@triton.jit
 def _floor_kernel(x):
     if x.dtype.is_floating():
         result = libdevice.floor(x)
@@ -205,6 +214,35 @@ def _remainder_kernel(x, y):
 
 
 @triton.jit
+def _fmod_kernel(x, y):
+    if x.dtype.is_floating():
+        result = libdevice.fmod(x, y)
+    else:
+        result = x - (x // y) * y
+    return result
+
+
+@triton.jit
+def _atan2_kernel(x, y):
+    return libdevice.atan2(x, y)
+
+
+@triton.jit
+def _hypot_kernel(x, y):
+    return libdevice.hypot(x, y)
+
+
+@triton.jit
+def _copysign_kernel(x, y):
+    return libdevice.copysign(x, y)
+
+
+@triton.jit
+def _nextafter_kernel(x, y):
+    return libdevice.nextafter(x, y)
+
+
+@triton.jit
 def _pow_kernel(x, y):
     if x.dtype.is_floating():
         result = libdevice.pow(x, y)
@@ -312,10 +350,11 @@ def _clamp_max_kernel(x, high):
 
 _FLOAT_OPS = [_exp_kernel, _expm1_kernel, _log_kernel, _log1p_kernel, _sqrt_kernel, _rsqrt_kernel, _reciprocal_kernel]
 _FLOAT_OPS += [_sin_kernel, _cos_kernel, _tanh_kernel, _sigmoid_kernel, _erf_kernel]
-_FLOAT_OPS += [_floor_kernel, _ceil_kernel, _round_kernel]
+_FLOAT_OPS += [_floor_kernel, _ceil_kernel, _round_kernel, _trunc_kernel]
 _TESTS = [_isnan_kernel, _isinf_kernel, _isfinite_kernel, _logical_not_kernel]
 _ARITHMETIC = [_add_kernel, _sub_kernel, _mul_kernel, _floor_divide_kernel, _remainder_kernel, _pow_kernel]
-_ARITHMETIC += [_maximum_kernel, _minimum_kernel]
+_ARITHMETIC += [_maximum_kernel, _minimum_kernel, _fmod_kernel]
+_ANGLES = [_atan2_kernel, _hypot_kernel, _copysign_kernel, _nextafter_kernel]
 _COMPARISONS = [_eq_kernel, _ne_kernel, _lt_kernel, _le_kernel, _gt_kernel, _ge_kernel]
 _COMPARISONS += [_logical_and_kernel, _logical_or_kernel]
 _BITS = [_bitwise_and_kernel, _bitwise_or_kernel, _bitwise_xor_kernel]
@@ -326,6 +365,7 @@ SPECIMENS = [
     *(specimen(op, float16, out=bool_) for op in _TESTS),
     *(specimen(op, float32, 100.0) for op in (_round_decimals_kernel, _round_tens_kernel)),
     *(specimen(op, dtype, dtype) for op in _ARITHMETIC for dtype in (float32, float64, int64)),
+    *(specimen(op, dtype, dtype) for op in _ANGLES for dtype in (float32, float64)),
     specimen(_pow_kernel, 2, int64),
     specimen(_pow_kernel, int64, 2),
     *(specimen(op, int32, int32, out=bool_) for op in _COMPARISONS),

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from genesis import dtypes
-from genesis.backends.cuda.ops.elementwise import kernels
+from genesis.backends.cuda.ops.elementwise import kernels, special
 from genesis.backends.cuda.ops.pointwise.launch import Number, apply, binary
 from genesis.backends.cuda.runtime.array import DeviceArray, require_numbers
 
@@ -28,6 +28,24 @@ def cos(x: DeviceArray) -> DeviceArray: return apply(kernels._cos_kernel, x, flo
 def tanh(x: DeviceArray) -> DeviceArray: return apply(kernels._tanh_kernel, x, floats_only=True)
 def sigmoid(x: DeviceArray) -> DeviceArray: return apply(kernels._sigmoid_kernel, x, floats_only=True)
 def erf(x: DeviceArray) -> DeviceArray: return apply(kernels._erf_kernel, x, floats_only=True)
+def tan(x: DeviceArray) -> DeviceArray: return apply(special._tan_kernel, x, floats_only=True)
+def asin(x: DeviceArray) -> DeviceArray: return apply(special._asin_kernel, x, floats_only=True)
+def acos(x: DeviceArray) -> DeviceArray: return apply(special._acos_kernel, x, floats_only=True)
+def atan(x: DeviceArray) -> DeviceArray: return apply(special._atan_kernel, x, floats_only=True)
+def sinh(x: DeviceArray) -> DeviceArray: return apply(special._sinh_kernel, x, floats_only=True)
+def cosh(x: DeviceArray) -> DeviceArray: return apply(special._cosh_kernel, x, floats_only=True)
+def asinh(x: DeviceArray) -> DeviceArray: return apply(special._asinh_kernel, x, floats_only=True)
+def acosh(x: DeviceArray) -> DeviceArray: return apply(special._acosh_kernel, x, floats_only=True)
+def atanh(x: DeviceArray) -> DeviceArray: return apply(special._atanh_kernel, x, floats_only=True)
+def exp2(x: DeviceArray) -> DeviceArray: return apply(special._exp2_kernel, x, floats_only=True)
+def log2(x: DeviceArray) -> DeviceArray: return apply(special._log2_kernel, x, floats_only=True)
+def log10(x: DeviceArray) -> DeviceArray: return apply(special._log10_kernel, x, floats_only=True)
+def erfc(x: DeviceArray) -> DeviceArray: return apply(special._erfc_kernel, x, floats_only=True)
+def erfinv(x: DeviceArray) -> DeviceArray: return apply(special._erfinv_kernel, x, floats_only=True)
+def lgamma(x: DeviceArray) -> DeviceArray: return apply(special._lgamma_kernel, x, floats_only=True)
+def digamma(x: DeviceArray) -> DeviceArray: return apply(special._digamma_kernel, x, floats_only=True)
+def trigamma(x: DeviceArray) -> DeviceArray: return apply(special._trigamma_kernel, x, floats_only=True)
+def trunc(x: DeviceArray) -> DeviceArray: return apply(kernels._trunc_kernel, require_numbers("trunc", x))
 def floor(x: DeviceArray) -> DeviceArray: return apply(kernels._floor_kernel, require_numbers("floor", x))
 def ceil(x: DeviceArray) -> DeviceArray: return apply(kernels._ceil_kernel, require_numbers("ceil", x))
 def isnan(x: DeviceArray) -> DeviceArray: return apply(kernels._isnan_kernel, x, dtype=dtypes.bool_)
@@ -56,6 +74,20 @@ mul = binary(__name__, kernels._mul_kernel)
 div = binary(__name__, kernels._div_kernel, floats_only=True)
 floor_divide = binary(__name__, kernels._floor_divide_kernel)
 remainder = binary(__name__, kernels._remainder_kernel)
+fmod = binary(__name__, kernels._fmod_kernel)
+atan2 = binary(__name__, kernels._atan2_kernel, floats_only=True)
+hypot = binary(__name__, kernels._hypot_kernel, floats_only=True)
+copysign = binary(__name__, kernels._copysign_kernel, floats_only=True)
+_next = binary(__name__, kernels._nextafter_kernel, floats_only=True)
+
+
+def nextafter(x: Operand, y: Operand) -> DeviceArray:
+    for operand in (x, y):
+        if isinstance(operand, DeviceArray) and operand.dtype.itemsize == 2:  # computed in float32, whose next is near
+            raise NotImplementedError(f"nextafter has no cuda implementation for {operand.dtype.name}")
+    return _next(x, y)
+
+
 maximum = binary(__name__, kernels._maximum_kernel)
 minimum = binary(__name__, kernels._minimum_kernel)
 

@@ -1,0 +1,30 @@
+"""Probability distributions, by PyTorch's names: draws, densities, entropies, divergences."""
+
+from genesis.distributions.composed import Independent as Independent
+from genesis.distributions.composed import LogNormal as LogNormal
+from genesis.distributions.composed import MultivariateNormal as MultivariateNormal
+from genesis.distributions.composed import TransformedDistribution as TransformedDistribution
+from genesis.distributions.continuous import Cauchy as Cauchy
+from genesis.distributions.continuous import Exponential as Exponential
+from genesis.distributions.continuous import Gumbel as Gumbel
+from genesis.distributions.continuous import Laplace as Laplace
+from genesis.distributions.continuous import Normal as Normal
+from genesis.distributions.continuous import Uniform as Uniform
+from genesis.distributions.discrete import Bernoulli as Bernoulli
+from genesis.distributions.discrete import Categorical as Categorical
+from genesis.distributions.discrete import Geometric as Geometric
+from genesis.distributions.discrete import OneHotCategorical as OneHotCategorical
+from genesis.distributions.discrete import Poisson as Poisson
+from genesis.distributions.distribution import Distribution as Distribution
+from genesis.distributions.gamma import Beta as Beta
+from genesis.distributions.gamma import Chi2 as Chi2
+from genesis.distributions.gamma import Dirichlet as Dirichlet
+from genesis.distributions.gamma import Gamma as Gamma
+from genesis.distributions.kl import kl_divergence as kl_divergence
+from genesis.distributions.kl import register_kl as register_kl
+from genesis.distributions.transforms import AffineTransform as AffineTransform
+from genesis.distributions.transforms import ComposeTransform as ComposeTransform
+from genesis.distributions.transforms import ExpTransform as ExpTransform
+from genesis.distributions.transforms import SigmoidTransform as SigmoidTransform
+from genesis.distributions.transforms import TanhTransform as TanhTransform
+from genesis.distributions.transforms import Transform as Transform

@@ -58,6 +58,7 @@ PRIVATE = {  # modules that only their owners import; the others go through the 
         "genesis.data",
         "genesis.distributed",
         "genesis.interop",
+        "genesis.port",
         "genesis.torch",
     ),
     "cuda": ("genesis.backends.cuda.driver",),
@@ -90,7 +91,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
     "genesis": {  # the packages of the layer "application"
         "tools": ("amp", "cuda", "export", "fusion", "graphs", "models", "onnx_import", "profiler"),
         "training": ("data", "growth", "torch"),
-        "programs": ("segmentation",),
+        "programs": ("port", "segmentation"),
     },
 }  # fmt: skip
 

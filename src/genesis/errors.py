@@ -43,6 +43,10 @@ class CompileError(GenesisError, RuntimeError):
     """Kernel source that does not compile; the message is the compiler's."""
 
 
+class MissingNameError(GenesisError, AttributeError):
+    """A name of PyTorch's that Genesis lacks, used by code that was written for PyTorch."""
+
+
 class MismatchError(GenesisError, ArithmeticError):
     """GENESIS_CHECK=cpu: an op's result differs from the CPU's."""
 

@@ -15,8 +15,8 @@ HELP = "run a PyTorch script on Genesis, without changing a file"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "genesis run SCRIPT [ARGUMENT ...] [--also PACKAGE ...]"
     parser.epilog = "All behind -- is the script's own, an option --also too."
-    parser.add_argument("script", type=Path, help="the script; modules beside it use Genesis too")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    whole = "the script and its arguments; modules beside it use Genesis too"
+    parser.add_argument("script", nargs=argparse.PARSER, metavar="SCRIPT", help=whole)
     # Shown by --help; split() finds it, as it may stand behind the script's own options.
     parser.add_argument("--also", nargs="+", metavar="PACKAGE", help="installed packages that shall use Genesis too")
 
@@ -25,13 +25,14 @@ def run(arguments: argparse.Namespace) -> int:
     from genesis.port import run_script  # takes its time
     from genesis.port.script import check_script
 
-    own, also = split(arguments.arguments)
-    check_script(arguments.script, also)
+    path = Path(arguments.script[0])
+    own, also = split(arguments.script[1:])
+    check_script(path, also)
     try:
-        run_script(arguments.script, own, also)
+        run_script(path, own, also)
     except Exception as error:
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename != str(arguments.script):
+        while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
             trace = trace.tb_next
         traceback.print_exception(error.with_traceback(trace or error.__traceback__))
         return SCRIPT_FAILED

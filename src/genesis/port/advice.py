@@ -16,7 +16,7 @@ ADVICE = {
     "torch.jit": "Genesis does not script models; genesis.compile records and replays a step",
     "torch.library": "write the op with genesis.cuda.op",
     "torch.onnx": "use genesis.export.onnx(model, example, path)",
-    "torch.ops": "PyTorch's operators run on PyTorch's tensors; write the op with Genesis' functions or genesis.cuda.op",
+    "torch.ops": "it runs on PyTorch's tensors; write the op with Genesis' functions or genesis.cuda.op",
     "torch.sparse": "Genesis has no sparse tensors; use dense ones",
     "torch.vmap": "Genesis has no function transforms; write a batch dimension or a loop",
     "torch.nn.Conv3d": "Genesis has no three-dimensional layers yet",

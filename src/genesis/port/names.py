@@ -1,7 +1,7 @@
 """Where a name of PyTorch's is found in Genesis: find("torch.nn", "Linear").
 
-A stand-in comes first, then the module of Genesis of the same name, then the one that SOURCES names. A name that Genesis
-has and PyTorch has not is no answer: hasattr(torch, name) says what it says of PyTorch.
+The module of Genesis of the same name comes first, then the one that SOURCES names, then a stand-in. A name that
+Genesis has and PyTorch has not is no answer: hasattr(torch, name) says what it says of PyTorch.
 """
 
 from __future__ import annotations
@@ -52,28 +52,19 @@ class Found(enum.Enum):
 @functools.cache
 def sources(module: str) -> tuple[Any, ...]:
     """The namespaces in which the names of a module of PyTorch's are looked up, the first one first."""
-    found: list[Any] = []
     below = module.removeprefix("torch").removeprefix(".")
-    stand_in = f"{stand_ins.__name__}.{below.replace('.', '_') or 'toplevel'}"
-    if stand_in.rpartition(".")[2] in _stand_ins():
-        found.append(importlib.import_module(stand_in))
-    if module.startswith(_FLAT):
-        found.append(importlib.import_module("genesis.nn"))
     own = () if module in OTHER else (f"genesis.{below}".rstrip("."),)
-    for name in (*own, *SOURCES.get(module, ())):
-        space = _imported(name)
-        if space is not None:
-            found.append(space)
+    flat = ("genesis.nn",) if module.startswith(_FLAT) else ()
+    found = [importlib.import_module(name) for name in (*own, *flat, *SOURCES.get(module, ())) if _is_module(name)]
+    stand_in = below.replace(".", "_") or "toplevel"
+    if stand_in in _stand_ins():
+        found.append(importlib.import_module(f"{stand_ins.__name__}.{stand_in}"))
     return tuple(found)
 
 
 @functools.cache
 def _stand_ins() -> frozenset[str]:
     return frozenset(each.name for each in pkgutil.iter_modules(stand_ins.__path__))
-
-
-def _imported(name: str) -> ModuleType | None:
-    return importlib.import_module(name) if _is_module(name) else None
 
 
 @functools.cache
@@ -102,7 +93,7 @@ def find(module: str, name: str) -> Any:
     for space in sources(module):
         is_stand_in = space.__name__.startswith(stand_ins.__name__)
         if f"{module}.{name}" in OTHER and not is_stand_in:
-            break
+            continue
         value = vars(space).get(name, Found.MISSING) if is_stand_in else getattr(space, name, Found.MISSING)
         if value is not Found.MISSING and not _is_for_itself(value):
             return value
@@ -118,7 +109,7 @@ def _is_for_itself(value: object) -> bool:
 
 @functools.cache
 def in_pytorch(module: str, name: str) -> bool:
-    """Whether PyTorch has this name. What is loaded on first use, such as torch.onnx, is not loaded for the question."""
+    """Whether PyTorch has this name. The question loads nothing: of torch.onnx, it is answered by yes."""
     loaded: Any = sys.modules.get(module)
     if loaded is None:
         return _is_module(module)

@@ -1,4 +1,4 @@
-"""torch.backends: flags that scripts set. Those of speed are kept and have no effect; tf32 is Genesis' own precision."""
+"""torch.backends: flags that scripts set. Those of speed have no effect; tf32 is Genesis' own precision."""
 
 from __future__ import annotations
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from typing import List as List
+from typing import List as List  # noqa: UP035 the name that scripted code imports
 
 BroadcastingList1 = BroadcastingList2 = BroadcastingList3 = list

@@ -18,6 +18,7 @@ from genesis.port import redirected
 from genesis.port.redirect import take_modules
 
 PACKAGES = ("torchvision", "timm", "segmentation_models_pytorch")
+_RANDOM = ("p", "drop_prob", "drop_rate", "_drop_connect_rate")  # what modules call the share that they drop
 _RELATIVE = 1e-6  # of float64 results and gradients; what differs is the order of sums
 
 
@@ -59,11 +60,9 @@ def build(build: Callable[[], Any]) -> Any:
     """A model in float64 whose dropout drops nothing: random numbers need not agree."""
     model = build().double()
     for module in model.modules():
-        for name in ("p", "drop_prob"):
+        for name in _RANDOM:
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
-        if type(module).__name__ == "StochasticDepth":
-            module.p = 0.0
     return model
 
 

@@ -52,7 +52,7 @@ _TIMM = {  # file: network, side, further arguments
     "cait": ("cait_xxs24_224", 64, {"img_size": 64, "depth": 3}),
     "coat": ("coat_lite_tiny", 64, {"img_size": 64}),
     "convit": ("convit_tiny", 64, {"img_size": 64}),
-    "convmixer": ("convmixer_768_32", 32, {"depth": 3}),
+    "convmixer": ("convmixer_768_32", 32, {}),
     "convnext": ("test_convnext", 64, {}),
     "cpubone": ("cpubone_nano", 64, {}),
     "crossvit": ("crossvit_tiny_240", 240, {}),
@@ -82,7 +82,7 @@ _TIMM = {  # file: network, side, further arguments
     "hardcorenas": ("hardcorenas_a", 64, {}),
     "hgnet": ("hgnetv2_b0", 64, {}),
     "hiera": ("hiera_tiny_224", 224, {}),
-    "hieradet_sam2": ("sam2_hiera_tiny", 224, {"img_size": 224}),
+    "hieradet_sam2": ("sam2_hiera_tiny", 224, {}),
     "hrnet": ("hrnet_w18_small", 64, {}),
     "iformer": ("iformer_t", 64, {}),
     "inception_next": ("inception_next_atto", 64, {}),
@@ -101,7 +101,7 @@ _TIMM = {  # file: network, side, further arguments
     "mobilevit": ("mobilevit_xxs", 64, {}),
     "mvitv2": ("mvitv2_tiny", 64, {"img_size": 64}),
     "naflexvit": ("naflexvit_base_patch16_siglip", 64, {"depth": 2}),
-    "nasnet": ("nasnetalarge", 96, {"num_features": 1008, "channel_multiplier": 2, "stem_size": 32}),
+    "nasnet": ("nasnetalarge", 96, {}),
     "nest": ("nest_tiny", 64, {"img_size": 64}),
     "nextvit": ("nextvit_small", 64, {}),
     "nfnet": ("test_nfnet", 64, {}),
@@ -132,7 +132,7 @@ _TIMM = {  # file: network, side, further arguments
     "tnt": ("tnt_s_legacy_patch16_224", 64, {"img_size": 64}),
     "tresnet": ("tresnet_m", 64, {}),
     "twins": ("twins_svt_small", 64, {"img_size": 64}),
-    "vgg": ("vgg11", 64, {"feature_window_size": 2}),
+    "vgg": ("vgg11", 64, {}),
     "visformer": ("visformer_tiny", 64, {"img_size": 64}),
     "vision_transformer": ("test_vit", 64, {"img_size": 64}),
     "vision_transformer_hybrid": ("vit_tiny_r_s16_p8_224", 64, {"img_size": 64}),
@@ -171,7 +171,7 @@ def _networks() -> Iterator[Network]:
         yield Network(f"timm/{file}", "timm", "create_model", own, (2, 3, side, side))
     package, own = "segmentation_models_pytorch", {"encoder_weights": None, "classes": 2}
     for name in _DECODERS:
-        size = (2, 3, 64, 64)
+        size = (2, 3, 64, 64) if name != "PAN" else (2, 3, 128, 128)
         yield Network(f"{package}/decoders/{name.lower()}", package, name, {"encoder_name": "resnet18", **own}, size)
     dpt = {"encoder_name": "tu-vit_tiny_patch16_224", "dynamic_img_size": True, **own}
     yield Network(f"{package}/decoders/dpt", package, "DPT", dpt, (2, 3, 64, 64))

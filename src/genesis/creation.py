@@ -163,8 +163,8 @@ def is_tensor(obj: object) -> bool:
 
 
 def empty(
-    *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
-    memory_format: str = "contiguous",
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
+    device: DeviceLike = None, requires_grad: bool = False, memory_format: str = "contiguous",
 ) -> Tensor:  # fmt: skip
     """An uninitialised tensor.
 

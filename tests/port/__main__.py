@@ -16,7 +16,7 @@ from pathlib import Path
 
 from genesis.errors import MissingNameError
 from tests.port import zoo
-from tests.port.comparing import Sides, compare, prepare_torchvision
+from tests.port.comparing import PACKAGES, Sides, compare, prepare_torchvision
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     prepare_torchvision()
-    sides, whole, tried = Sides(), 0, 0
+    sides, whole, tried = Sides(*PACKAGES), 0, 0
     for network in zoo.NETWORKS:
         if not any(text in network.file for text in arguments.only) or not network.is_installed:
             continue

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -25,19 +23,19 @@ _RELATIVE = 1e-6  # of float64 results and gradients; what differs is the order 
 class Sides:
     """The packages on PyTorch and on Genesis in one process, each in sys.modules while its side is at work."""
 
-    def __init__(self) -> None:
-        self._genesis = redirected(*PACKAGES)
+    def __init__(self, *packages: str) -> None:
+        self._packages, self._genesis = packages, redirected(*packages)
         self._torch: dict[str, ModuleType] = {}
 
     @contextlib.contextmanager
     def torch(self) -> Iterator[None]:
         """Packages with PyTorch."""
-        aside = take_modules(PACKAGES)
+        aside = take_modules(self._packages)
         sys.modules.update(self._torch)
         try:
             yield
         finally:
-            self._torch = take_modules(PACKAGES)
+            self._torch = take_modules(self._packages)
             sys.modules.update(aside)
 
     @contextlib.contextmanager
@@ -135,9 +133,3 @@ def assert_close(actual: Any, expected: Any, name: str, floor: float) -> None:
     bound = _RELATIVE * max(float(np.abs(expected).max()), floor)
     difference = float(np.abs(actual - expected).max())
     assert difference <= bound, f"{name}: differs by {difference:.1e}, of {np.abs(expected).max():.1e}"
-
-
-def load(package: str) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module(package)

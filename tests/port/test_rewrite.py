@@ -53,7 +53,7 @@ def test_what_has_no_counterpart_is_listed_by_line() -> None:
 def test_names_that_are_there_are_no_gaps() -> None:
     source = (
         "import torch, torch.nn.functional as F\nfrom torch import nn\nclass Net(nn.Module):\n    x: torch.Tensor\n"
-        "    def forward(self, x):\n        return F.relu(x.view(-1)).to(torch.float32) if torch.jit.is_scripting() else x"
+        "    def forward(self, x):\n        return F.relu(x.view(-1)).to(torch.half) if torch.jit.is_scripting() else x"
     )
     assert rewrite(source).gaps == []
 

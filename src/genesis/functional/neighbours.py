@@ -10,7 +10,7 @@ from genesis.functional.comparison import ne
 from genesis.functional.elementwise import sub
 from genesis.functional.joining import cat, narrow
 from genesis.functional.selection import index_select
-from genesis.functional.shape import expand, reshape
+from genesis.functional.shape import clone, expand, reshape
 from genesis.ndarray import NDArray, ops
 
 __all__ = ["diff", "repeat_interleave"]
@@ -105,6 +105,8 @@ def diff(
     if n < 0:
         raise ShapeError(describe("diff", "n", "at least 0", n))
     dim = shapes.normalize_dim("diff", dim, input.array.ndim)
+    if n == 0:
+        return clone(input)  # without what would stand at its ends, as in PyTorch
     ends = [None if each is None else _along(each, input, dim) for each in (prepend, append)]
     parts = [each for each in (ends[0], input, ends[1]) if each is not None]
     result = cat(parts, dim) if len(parts) > 1 else input

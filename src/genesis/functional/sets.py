@@ -97,7 +97,7 @@ def _distinct(
     require_tensors(op, input=input)
     if dim is not None:
         dim = shapes.normalize_dim(op, dim, input.array.ndim)
-        if not input.array.numel:
+        if 0 in (*input.array.shape[:dim], *input.array.shape[dim + 1 :]):
             raise ShapeError(describe(op, "input", "slices with elements", f"shape {input.array.shape}"))
     values, inverse, counts = Distinct.apply(input, dim=dim, ordered=ordered)
     further = (inverse,) * return_inverse + (counts,) * return_counts

@@ -58,7 +58,6 @@ from genesis.functional import flatten as flatten
 from genesis.functional import flip as flip
 from genesis.functional import index_put as index_put
 from genesis.functional import log_softmax as log_softmax
-from genesis.functional import meshgrid as meshgrid
 from genesis.functional import movedim as movedim
 from genesis.functional import permute as permute
 from genesis.functional import relu as relu
@@ -76,7 +75,6 @@ from genesis.functional import tril as tril
 from genesis.functional import triu as triu
 from genesis.functional import unflatten as unflatten
 from genesis.functional import unsqueeze as unsqueeze
-from genesis.functional.aliases import *
 from genesis.functional.comparison import *
 from genesis.functional.convolve import conv as conv
 from genesis.functional.convolve import conv_into as conv_into
@@ -88,10 +86,8 @@ from genesis.functional.elementwise import *
 from genesis.functional.extremes import *
 from genesis.functional.joining import *
 from genesis.functional.linalg import *
-from genesis.functional.neighbours import *
 from genesis.functional.reduction import *
 from genesis.functional.selection import *
-from genesis.functional.sets import *
 from genesis.functional.sorting import *
 from genesis.functional.unary import *
 from genesis.graphs import compile as compile

@@ -214,11 +214,6 @@ class Methods(Properties):
     round = F.round
     clamp = F.clamp
     clip = F.clamp
-    absolute = F.abs
-    negative = F.neg
-    divide = true_divide = F.div
-    multiply = F.mul
-    subtract = F.sub
     maximum = F.maximum
     minimum = F.minimum
     relu = F.relu
@@ -275,7 +270,6 @@ class Methods(Properties):
     permute = permute
     repeat = repeat
     tile = tile
-    repeat_interleave = F.repeat_interleave
     flip = flip
     broadcast_to = F.broadcast_to
     transpose = F.transpose
@@ -292,7 +286,6 @@ class Methods(Properties):
     chunk = F.chunk
     unbind = F.unbind
     narrow = F.narrow
-    diff = F.diff
     tril = F.tril
     triu = F.triu
     contiguous = F.contiguous
@@ -316,8 +309,6 @@ class Methods(Properties):
     argsort = F.argsort
     topk = F.topk
     nonzero = F.nonzero
-    unique = F.unique
-    unique_consecutive = F.unique_consecutive
 
     # --- linear algebra -----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ def test_the_page_is_that_of_this_tree() -> None:
 @pytest.mark.parametrize(
     ("namespace", "there", "missing"),
     [
-        ("torch", "unique", "vmap"),
+        ("torch", "relu", "vmap"),
         ("torch.Tensor", "relu_", "to_sparse"),
         ("torch.nn", "Linear", "Conv3d"),
         ("torch.nn.functional", "conv2d", "max_pool3d"),

@@ -1,7 +1,6 @@
 """Layer 2: one Function per op with its gradient rule, written on NDArray. genesis.nn.functional re-exports it all."""
 
 from genesis.functional.activation import *
-from genesis.functional.aliases import *
 from genesis.functional.attention import *
 from genesis.functional.binary_loss import *
 from genesis.functional.classification import *
@@ -26,7 +25,6 @@ from genesis.functional.likelihood import *
 from genesis.functional.linalg import *
 from genesis.functional.loss import *
 from genesis.functional.margin_loss import *
-from genesis.functional.neighbours import *
 from genesis.functional.normalization import *
 from genesis.functional.padding import *
 from genesis.functional.pooling import *
@@ -34,7 +32,6 @@ from genesis.functional.random import *
 from genesis.functional.rectifiers import *
 from genesis.functional.reduction import *
 from genesis.functional.selection import *
-from genesis.functional.sets import *
 from genesis.functional.shape import *
 from genesis.functional.shifts import *
 from genesis.functional.sorting import *

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from genesis import shapes
 from genesis.autograd import Tensor
-from genesis.errors import DTypeError, ShapeError, describe
+from genesis.errors import ShapeError, describe
 from genesis.functional.arguments import int_tuple
 from genesis.functional.shape import expand, permute, repeat, reshape, transpose, view
 
-__all__ = ["broadcast_to", "flatten", "meshgrid", "movedim", "squeeze", "swapaxes", "t", "tile", "unflatten"]
+__all__ = ["broadcast_to", "flatten", "movedim", "squeeze", "swapaxes", "t", "tile", "unflatten"]
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -159,37 +159,3 @@ def tile(input: Tensor, dims: Sequence[int]) -> Tensor:
     """
     times = int_tuple("tile", dims, "dims")
     return repeat(input, (1,) * (input.array.ndim - len(times)) + times)
-
-
-def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str | None = None) -> tuple[Tensor, ...]:
-    """The coordinates of a grid: result[k][i₀, i₁, …] = tensors[k][iₖ].
-
-    Args:
-        tensors: of one dimension or none, one by one or as one sequence, of one dtype.
-        indexing: "ij" or "xy", which swaps the first two dimensions of the results; None is "ij".
-    Returns: a view of each tensor, all of one shape.
-    Raises: ShapeError: a tensor of more dimensions. TypeError: no tensors, or dtypes that differ.
-    Grad: each tensor. Saves nothing.
-    Example: >>> F.meshgrid(genesis.arange(2), genesis.arange(3))[0].tolist()
-    [[0, 0, 0], [1, 1, 1]]
-    """
-    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
-    listed = [each for each in given if isinstance(each, Tensor)]
-    if not listed or len(listed) < len(given):
-        raise DTypeError(describe("meshgrid", "tensors", "one tensor or more", [type(each).__name__ for each in given]))
-    if indexing not in (None, "ij", "xy"):
-        raise ValueError(describe("meshgrid", "indexing", "'ij' or 'xy'", repr(indexing)))
-    for each in listed:
-        if each.array.ndim > 1:
-            raise ShapeError(describe("meshgrid", "tensors", "at most 1 dimension each", f"shape {each.array.shape}"))
-        if each.array.dtype is not listed[0].array.dtype:
-            raise DTypeError(describe("meshgrid", "tensors", f"one dtype, {listed[0].array.dtype}", each.array.dtype))
-    swaps = indexing == "xy" and len(listed) > 1
-    if swaps:
-        listed[0], listed[1] = listed[1], listed[0]
-    shape = tuple(each.array.numel for each in listed)
-    ndim = len(shape)
-    grids = [expand(reshape(each, (1,) * k + (-1,) + (1,) * (ndim - k - 1)), shape) for k, each in enumerate(listed)]
-    if swaps:
-        grids[0], grids[1] = grids[1], grids[0]
-    return tuple(grids)

@@ -81,6 +81,8 @@ def public(module: str) -> list[str]:
 class Missing:
     """A name of PyTorch's that Genesis lacks. Using it raises; naming it does not."""
 
+    _name: str
+
     def __init__(self, name: str) -> None:
         self.__dict__["_name"] = name
 

@@ -28,7 +28,8 @@ class WindowAttention(nn.Module):
         self.qkv, self.proj = nn.Linear(dim, dim * 3), nn.Linear(dim, dim)
         self.table = nn.Parameter(torch.zeros((2 * size - 1) ** 2, num_heads))
         nn.init.trunc_normal_(self.table, std=0.02)
-        coords = torch.stack(torch.meshgrid([torch.arange(size), torch.arange(size)], indexing="ij")).flatten(1)
+        rows = torch.arange(size).view(-1, 1).expand(size, size)
+        coords = torch.stack([rows, rows.t()]).flatten(1)
         relative = (coords[:, :, None] - coords[:, None, :]).permute(1, 2, 0).contiguous()
         relative[:, :, 0] += size - 1
         relative[:, :, 1] += size - 1

@@ -1,4 +1,4 @@
-"""What to do instead of a name of PyTorch's that Genesis lacks. The longest prefix wins."""
+"""Advice on what to use instead of a name of PyTorch's that Genesis lacks. The longest prefix wins."""
 
 from __future__ import annotations
 

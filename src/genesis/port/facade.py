@@ -27,7 +27,7 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 class Facade(ModuleType):
-    """What `import torch` gives to redirected code, and each of its submodules; made by facade()."""
+    """The module that `import torch` gives to redirected code, or one of its submodules; made by facade()."""
 
     def __init__(self, torch_name: str) -> None:
         super().__init__(f"{__package__}.{torch_name}", f"Genesis in place of {torch_name}.")
@@ -103,7 +103,7 @@ class Missing:
         return Missing(f"{self._name}.{name}")
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
-        """As a base class: a class that cannot be instantiated."""
+        """Stand for a base class: one that cannot be instantiated."""
         refused = functools.partialmethod(lambda own, *_, **__: self._refuse())
         return (type(self._name.rpartition(".")[2], (), {"__init__": refused, "__module__": "torch"}),)
 

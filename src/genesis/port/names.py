@@ -1,4 +1,4 @@
-"""Where a name of PyTorch's is found in Genesis: find("torch.nn", "Linear").
+"""Look-up of a name of PyTorch's in Genesis: find("torch.nn", "Linear").
 
 The module of Genesis of the same name comes first, then the one that SOURCES names, then a stand-in. A name that
 Genesis has and PyTorch has not is no answer: hasattr(torch, name) says what it says of PyTorch.
@@ -43,7 +43,7 @@ OTHER = {"torch.backends", "torch.export", "torch.hub", "torch.port", "torch.tor
 
 
 class Found(enum.Enum):
-    """What there is of a name that has no object."""
+    """The reason why a name has no object."""
 
     MISSING = "PyTorch has it, Genesis has not"
     UNKNOWN = "PyTorch has no such name"

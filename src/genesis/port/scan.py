@@ -40,7 +40,7 @@ def is_pytorch(module: str) -> bool:
 
 
 def bindings(tree: ast.Module) -> dict[str, str]:
-    """What the file's imports bind: F is "torch.nn.functional". Scopes are not told apart."""
+    """The names that the file's imports bind: F is "torch.nn.functional". Scopes are not told apart."""
     bound: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -114,7 +114,7 @@ _METHODS = frozenset(
 
 
 def gaps(tree: ast.Module) -> list[Gap]:
-    """What has no counterpart, by line; of methods, those that only tensors of PyTorch's have."""
+    """The names without a counterpart, by line; of methods, those that only tensors of PyTorch's have."""
     found = set()
     for use in uses(tree):
         path = missing_part(use.name)

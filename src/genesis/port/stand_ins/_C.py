@@ -1,4 +1,4 @@
-"""torch._C: what public code asks PyTorch's core for."""
+"""torch._C: the parts that public code asks PyTorch's core for."""
 
 from __future__ import annotations
 

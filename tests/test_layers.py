@@ -71,6 +71,7 @@ PRIVATE = {  # modules that only their owners import; the others go through the 
         "genesis.data",
         "genesis.distributed",
         "genesis.interop",
+        "genesis.port",
         "genesis.torch",
         "genesis.utils.tensorboard",
     ),
@@ -108,7 +109,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
             "profiler", "special",
         ),
         "training": ("data", "distributions", "growth", "torch", "utils"),
-        "programs": ("segmentation",),
+        "programs": ("port", "segmentation"),
     },
 }  # fmt: skip
 

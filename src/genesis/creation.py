@@ -163,13 +163,14 @@ def is_tensor(obj: object) -> bool:
 
 
 def empty(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
-    memory_format: str = "contiguous",
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
+    device: DeviceLike = None, requires_grad: bool = False, memory_format: str = "contiguous",
 ) -> Tensor:  # fmt: skip
     """An uninitialised tensor.
 
     Args:
-        size: sizes, one by one or as a sequence.
+        sizes: one by one or as a sequence.
+        size: the same as a sequence, by keyword.
         dtype: the default float dtype if None.
         device: "cpu" if None.
         requires_grad: whether gradients accumulate in it.
@@ -181,7 +182,7 @@ def empty(
         >>> genesis.empty(2, 3, 4, 5, memory_format="channels_last").stride()
         (60, 1, 15, 3)
     """
-    shape = shape_of("empty", size)
+    shape = shape_of("empty", sizes, size)
     channels_last = memory_format == "channels_last"
     if channels_last and len(shape) != 4:
         raise ShapeError(describe("empty", "size", "4 dimensions for channels_last", shape))
@@ -190,12 +191,13 @@ def empty(
 
 
 def zeros(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
+    device: DeviceLike = None, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """A tensor of zeros.
 
     Args:
-        size, dtype, device, requires_grad: as in `genesis.empty`.
+        sizes, size, dtype, device, requires_grad: as in `genesis.empty`.
     Returns: a tensor of that shape.
     Raises: DTypeError: a size is no int. ShapeError: a negative size.
 
@@ -203,19 +205,20 @@ def zeros(
         >>> genesis.zeros(2, 3).tolist()
         [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
-    return Tensor(NDArray.full(shape_of("zeros", size), 0, dtype_of(dtype), device_of(device)), requires_grad)
+    return Tensor(NDArray.full(shape_of("zeros", sizes, size), 0, dtype_of(dtype), device_of(device)), requires_grad)
 
 
 def ones(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
+    device: DeviceLike = None, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """A tensor of ones. See `genesis.zeros`.
 
     Example:
         >>> genesis.ones(2, dtype=genesis.int64).tolist()
         [1, 1]
     """
-    return Tensor(NDArray.full(shape_of("ones", size), 1, dtype_of(dtype), device_of(device)), requires_grad)
+    return Tensor(NDArray.full(shape_of("ones", sizes, size), 1, dtype_of(dtype), device_of(device)), requires_grad)
 
 
 def full(
@@ -407,9 +410,13 @@ def dtype_of(dtype: DType | None) -> DType:
     return dtypes.get_default_dtype() if dtype is None else dtype
 
 
-def shape_of(op: str, size: Sequence[int | Sequence[int]]) -> Shape:
-    """Sizes given one by one or as one sequence."""
-    sizes: Any = size[0] if len(size) == 1 and not hasattr(size[0], "__index__") else size
+def shape_of(op: str, given: Sequence[int | Sequence[int]], size: Sequence[int] | None = None) -> Shape:
+    """Sizes given one by one, as one sequence, or as one by keyword."""
+    if size is not None:
+        if given:
+            raise DTypeError(describe(op, "size", "sizes by position or by keyword", "both"))
+        given = (size,)
+    sizes: Any = given[0] if len(given) == 1 and not hasattr(given[0], "__index__") else given
     try:
         shape = tuple(length.__index__() for length in sizes)
     except (AttributeError, TypeError):

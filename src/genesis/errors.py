@@ -47,6 +47,10 @@ class DistributedError(GenesisError, RuntimeError):
     """A collective call that cannot be made: ranks disagree, one has died, one did not come in time."""
 
 
+class MissingNameError(GenesisError, AttributeError):
+    """A name of PyTorch's that Genesis lacks, used by code that was written for PyTorch."""
+
+
 class MismatchError(GenesisError, ArithmeticError):
     """GENESIS_CHECK=cpu: an op's result differs from the CPU's."""
 

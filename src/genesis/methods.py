@@ -64,42 +64,42 @@ def rmatmul(self: Tensor, other: Tensor) -> Tensor:
     return F.matmul(other, self)
 
 
-# --- sizes and dimensions: one by one, or as one sequence -------------------------------------------------------------
+# --- sizes and dimensions: one by one, as one sequence, or by keyword -------------------------------------------------
 
 
-def reshape(self: Tensor, *shape: int | Sequence[int]) -> Tensor:
+def reshape(self: Tensor, *given: int | Sequence[int], shape: Sequence[int] | None = None) -> Tensor:
     """The same elements in another shape: a view if the strides allow one, else a copy. See `F.reshape`."""
-    return F.reshape(self, sizes_of(shape))
+    return F.reshape(self, sizes_of(given if shape is None else (*given, shape)))
 
 
-def view(self: Tensor, *shape: int | Sequence[int]) -> Tensor:
+def view(self: Tensor, *given: int | Sequence[int], size: Sequence[int] | None = None) -> Tensor:
     """The same memory in another shape; an error where only a copy could show it. See `F.view`."""
-    return F.view(self, sizes_of(shape))
+    return F.view(self, sizes_of(given if size is None else (*given, size)))
 
 
-def permute(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
+def permute(self: Tensor, *given: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:
     """A view with the dimensions in another order. See `F.permute`."""
-    return F.permute(self, sizes_of(dims))
+    return F.permute(self, sizes_of(given if dims is None else (*given, dims)))
 
 
-def expand(self: Tensor, *size: int | Sequence[int]) -> Tensor:
+def expand(self: Tensor, *given: int | Sequence[int], size: Sequence[int] | None = None) -> Tensor:
     """A view that repeats dimensions of size 1. See `F.expand`."""
-    return F.expand(self, sizes_of(size))
+    return F.expand(self, sizes_of(given if size is None else (*given, size)))
 
 
-def repeat(self: Tensor, *repeats: int | Sequence[int]) -> Tensor:
+def repeat(self: Tensor, *given: int | Sequence[int], repeats: Sequence[int] | None = None) -> Tensor:
     """A copy, repeated along each dimension. See `F.repeat`."""
-    return F.repeat(self, sizes_of(repeats))
+    return F.repeat(self, sizes_of(given if repeats is None else (*given, repeats)))
 
 
-def tile(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
+def tile(self: Tensor, *given: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:
     """A copy, repeated along the last dimensions. See `F.tile`."""
-    return F.tile(self, sizes_of(dims))
+    return F.tile(self, sizes_of(given if dims is None else (*given, dims)))
 
 
-def flip(self: Tensor, *dims: int | Sequence[int]) -> Tensor:
+def flip(self: Tensor, *given: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:
     """A copy with dims in reverse order. See `F.flip`."""
-    return F.flip(self, sizes_of(dims))
+    return F.flip(self, sizes_of(given if dims is None else (*given, dims)))
 
 
 def view_as(self: Tensor, other: Tensor) -> Tensor:

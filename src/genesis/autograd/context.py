@@ -61,6 +61,23 @@ class Context:
                 arrays.append(array)
         self._counts = [array.changes.count for array in arrays]
 
+    def save_layouts(self, *arrays: NDArray) -> None:
+        """Save arrays of which backward reads shape, strides and dtype alone; changing them in place is no error.
+
+        Args:
+            arrays: NDArrays of any shape and dtype.
+
+        Example:
+            >>> x = genesis.ones(1, 1, 2, 2, requires_grad=True)
+            >>> y = x * 1
+            >>> y *= nn.functional.adaptive_avg_pool2d(y, 1)
+            >>> y.sum().backward()
+            >>> x.grad.flatten().tolist()
+            [2.0, 2.0, 2.0, 2.0]
+        """
+        if True in self.needs_input_grad:
+            self._saved = arrays
+
     @property
     def saved(self) -> tuple[Any, ...]:
         """The values given to save(), in this order. See `genesis.autograd.Context.save`."""

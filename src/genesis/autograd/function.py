@@ -29,6 +29,8 @@ class Unrecorded:
     def save(self, *values: object) -> None:
         """Keep nothing. See `genesis.autograd.Context.save`."""
 
+    save_layouts = save
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 import genesis
-from genesis.cli import bench, demo, export, info, kernels, segment, train, tune
+from genesis.cli import bench, demo, export, info, kernels, port, run, segment, train, tune
 from genesis.cli.exit_codes import FAILED, INTERRUPTED
 from genesis.distribution import install_command
 from genesis.errors import GenesisError, OutOfMemoryError, is_out_of_memory
@@ -25,6 +25,8 @@ COMMANDS = {
     "export": export,
     "info": info,
     "kernels": kernels,
+    "port": port,
+    "run": run,
     "segment": segment,
     "train": train,
     "tune": tune,

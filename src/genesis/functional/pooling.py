@@ -129,7 +129,7 @@ def avg_pool1d(
         kernel_size, stride, padding, ceil_mode, count_include_pad: as in `F.avg_pool2d`.
     Returns: (N, C, Q) or (C, Q).
     Raises: as F.avg_pool2d.
-    Grad: input. Saves input.
+    Grad: input. Saves input's layout.
     Example: >>> F.avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
     [[0.5, 2.5]]
     """
@@ -156,7 +156,7 @@ def avg_pool2d(
         divisor_override: divide the sums by this instead.
     Returns: (N, C, P, Q) or (C, P, Q), with P = ⌊(H + 2·padding − R) / stride⌋ + 1 (⌈…⌉ with ceil_mode).
     Raises: ValueError: padding more than half of kernel_size; divisor_override is 0; the output would be empty.
-    Grad: input. Saves input.
+    Grad: input. Saves input's layout.
 
     Example:
         >>> F.avg_pool2d(genesis.arange(4.0).reshape(1, 2, 2), 2).tolist()
@@ -177,7 +177,7 @@ class AvgPool2d(ArrayFunction):
         ctx: Context, x: NDArray, *, spatial: int, windows: Windows, count_include_pad: bool,
         divisor_override: int | None,
     ) -> NDArray:  # fmt: skip
-        ctx.save(x)
+        ctx.save_layouts(x)
         ctx.spatial, ctx.how = spatial, (windows, count_include_pad, divisor_override)
         return from_planes(ops.avg_pool2d(as_planes(x, spatial), *ctx.how), spatial, x.ndim)
 
@@ -196,7 +196,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: OutputSize) -> Tensor:
         output_size: Q; None keeps the input's size.
     Returns: (N, C, output_size) or (C, output_size).
     Raises: DTypeError: input is not floating. ShapeError: its rank, an empty signal, or several sizes.
-    Grad: input. Saves input.
+    Grad: input. Saves input's layout.
     Example: >>> F.adaptive_avg_pool1d(genesis.arange(4.0).reshape(1, 4), 2).tolist()
     [[0.5, 2.5]]
     """
@@ -211,7 +211,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: OutputSize) -> Tensor:
         output_size: (P, Q), or one number for both; None keeps the input's size.
     Returns: (N, C, P, Q) or (C, P, Q).
     Raises: DTypeError: input is not floating. ShapeError: its rank, an empty plane, or more than two sizes.
-    Grad: input. Saves input.
+    Grad: input. Saves input's layout.
 
     Example:
         >>> F.adaptive_avg_pool2d(genesis.arange(4.0).reshape(1, 2, 2), (1, None)).tolist()
@@ -228,7 +228,7 @@ def _adaptive_avg_pool(op: str, spatial: int, input: Tensor, output_size: Output
 class AdaptiveAvgPool2d(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, *, spatial: int, size: tuple[int, int]) -> NDArray:
-        ctx.save(x)
+        ctx.save_layouts(x)
         ctx.spatial = spatial
         return from_planes(ops.adaptive_avg_pool2d(as_planes(x, spatial), size), spatial, x.ndim)
 

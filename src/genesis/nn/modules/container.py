@@ -82,6 +82,11 @@ class _Numbered(Module, Generic[M]):
             self.append(module)
         return self
 
+    __iadd__ = extend
+
+    def __add__(self, other: Iterable[M]) -> Self:
+        return self._of(list(self._modules.items())).extend(other)
+
     def insert(self, index: int, module: M) -> Self:
         """Insert a module before the one at index; returns the container.
 

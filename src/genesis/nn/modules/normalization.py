@@ -6,6 +6,7 @@ from genesis import functional as F
 from genesis.creation import DeviceLike, ones, zeros
 from genesis.dtypes import DType
 from genesis.errors import ShapeError, describe
+from genesis.nn import init
 from genesis.nn.module import Module
 from genesis.nn.modules.batchnorm import _BatchNorm
 from genesis.nn.parameter import Parameter
@@ -24,6 +25,21 @@ class _AffineNorm(Module):
     def _register_affine(self, shape: Shape, weight: bool, bias: bool, device: DeviceLike, dtype: DType | None) -> None:
         self.register_parameter("weight", Parameter(ones(shape, device=device, dtype=dtype)) if weight else None)
         self.register_parameter("bias", Parameter(zeros(shape, device=device, dtype=dtype)) if bias else None)
+
+    def reset_parameters(self) -> None:
+        """Set weight to 1 and bias to 0.
+
+        Example:
+            >>> norm = nn.LayerNorm(2)
+            >>> norm.reset_parameters()
+            >>> norm.weight.tolist(), norm.bias.tolist()
+            ([1.0, 1.0], [0.0, 0.0])
+        """
+        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        if weight is not None:
+            init.ones_(weight)
+        if bias is not None:
+            init.zeros_(bias)
 
 
 class LayerNorm(_AffineNorm):

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import logging
+import threading
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from genesis import backends
+from genesis.amp.casting import with_new_cache
 from genesis.autograd.modes import Watcher, state, watched
+from genesis.backends.backend import Op
+from genesis.backends.contract import TRAITS
+from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.guards import present_modes
 from genesis.graphs.recorder import Recorder
 from genesis.graphs.trace import Executed, Trace
 from genesis.graphs.values import kind_of
 from genesis.graphs.watch import UnwatchableError
-from genesis.ndarray import CPU
+from genesis.ndarray import CPU, Device
+from genesis.ndarray.capturing import capture_of
 from genesis.tensor import Tensor
+
+if TYPE_CHECKING:
+    from genesis.graphs.arena import Arena
 
 Target = Callable[..., Any]
 
@@ -33,6 +43,10 @@ class Run:
     tensors: Sequence[Tensor]
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
+
+    @property
+    def device(self) -> Device:
+        return self.tensors[0].array.device
 
     def __call__(self) -> object:
         return self.target(*self.args, **self.kwargs)
@@ -66,7 +80,8 @@ class Compiled(abc.ABC):
         self.target = target
         self._name = name
         self._entries: dict[Hashable, Entry] = {}
-        self._has_warned = False  # of another device
+        self._arenas: dict[Device, Arena] = {}
+        self._reasons: list[str] = []  # why it ran eagerly, of all warnings
         self._num_in_vain = 0
 
     @property
@@ -82,11 +97,9 @@ class Compiled(abc.ABC):
         if kwargs:
             kind = kind, kind_of(kwargs, tensors)
         backend = _plain_backend(tensors)
-        is_watched = state.autocast is not None or state.observer is not None or state.watcher is not None
-        if backend is None or is_watched or not self._may_replay(tensors):
-            if backend is None and not self._has_warned and any(tensor.array.device is not CPU for tensor in tensors):
-                self._has_warned = True
-                self._warn("is recorded on the CPU only (see docs/compile.md)")
+        if backend is None or _is_listened_to(tensors) or not self._may_replay(tensors):
+            if backend is None and len({tensor.array.device for tensor in tensors}) > 1 and not self._reasons:
+                self._warn("takes tensors of several devices")
             return self.target(*args, **kwargs)
         kind = kind, present_modes(), self._circumstances()
         entry = self._entries.get(kind)
@@ -100,23 +113,46 @@ class Compiled(abc.ABC):
         if not entry.may_replay(tensors):
             return self.target(*args, **kwargs)
         if entry.is_recorded:
+            try:
+                result = entry.replay(tensors)
+            except CannotReplayError as failure:  # before it has done anything
+                return self._run_instead(entry, failure, kind, Run(self.target, backend, tensors, args, kwargs))
             self._num_in_vain = 0
-            return entry.replay(tensors)
+            return result
         result, refusal = entry.record(Run(self.target, backend, tensors, args, kwargs))
         if refusal:
             entry.is_refused = True
             self._warn(refusal)
         return result
 
+    def _run_instead(self, entry: Entry, failure: CannotReplayError, kind: Hashable, run: Run) -> object:
+        if failure.is_stale:
+            return self._run_anew(entry, str(failure), kind, run)
+        if failure.is_final:
+            entry.refuse()
+            self._warn(str(failure))
+        return run()
+
     def _warn(self, reason: str) -> None:
+        self._reasons.append(reason)
         message = f"genesis.compile: {self._name} runs eagerly: it {reason}"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+    def _arena(self, device: Device) -> Arena | None:
+        """What the recordings on a device share; None on the CPU, where each array is allocated as it is needed."""
+        if device is CPU:
+            return None
+        if device not in self._arenas:
+            from genesis.graphs.arena import Arena  # and with it genesis.cuda
+
+            self._arenas[device] = Arena(device)
+        return self._arenas[device]
 
     def _run_anew(self, entry: Entry, changed: str, kind: Hashable, run: Run) -> object:
         _log.info("genesis.compile: %s has changed and is recorded anew: %s", self._name, changed)
         self._num_in_vain += entry.is_recorded
         if self._num_in_vain >= self.most_in_vain:
-            entry.is_refused = True
+            entry.refuse()
             self._warn(f"changes before each recording could be replayed: '{changed}' has changed")
             return run()
         del self._entries[kind]
@@ -127,7 +163,7 @@ class Compiled(abc.ABC):
         while len(self._entries) >= self.max_recordings:
             self._entries.pop(next(iter(self._entries)))
         trace = Trace()
-        with trace.runs(), watched(trace):
+        with _new_casts(), trace.runs(), watched(trace):
             result = run()
         self._entries[kind] = self._new_entry(run, trace.executed)
         return result
@@ -164,6 +200,10 @@ class Entry(abc.ABC):
     def is_recorded(self) -> bool: ...
 
     @abc.abstractmethod
+    def refuse(self) -> None:
+        """Run eagerly from now on, and forget the recording."""
+
+    @abc.abstractmethod
     def changed(self) -> str | None:
         """The name of the first guard that fails; None if the recording, if any, is valid."""
 
@@ -173,7 +213,7 @@ class Entry(abc.ABC):
 
     @abc.abstractmethod
     def replay(self, tensors: Sequence[Tensor]) -> object:
-        """The result of the recorded run with these tensors."""
+        """The result of the recorded run with these tensors. Raises: CannotReplayError: nothing has been done."""
 
     def record(self, run: Run) -> tuple[object, str]:
         """Run and record; gives the result, and why it cannot be replayed, or ""."""
@@ -188,7 +228,10 @@ class Entry(abc.ABC):
     def _recorded(self, run: Run, recorder: Recorder, watcher: Watcher, trace: Trace) -> object:
         """Run with recorder and trace listening; gives the result."""
         modes, given = present_modes(), run.kind()
-        with trace.runs(), watched(watcher), backends.use("cpu", recorder.watch(self.backend)):
+        with (
+            _new_casts(), trace.runs(), watched(watcher),
+            backends.use(run.device.type, recorder.watch(self.backend)), _without_host(run.device, recorder),
+        ):  # fmt: skip
             result = run()
         if present_modes() != modes or run.kind() != given:
             recorder.refuse("changes its arguments or a mode of the process")
@@ -207,8 +250,51 @@ class Entry(abc.ABC):
 
 
 def _plain_backend(tensors: Sequence[Tensor]) -> backends.Backend | None:
-    """The CPU backend, if all tensors are on the CPU and no tool wraps it."""
-    if not tensors or any(tensor.array.device is not CPU for tensor in tensors):
+    """The backend of the one device that all tensors are on, if no tool wraps it."""
+    if not tensors:
         return None
-    backend = backends.get("cpu")
-    return backend if backends.active["cpu"] is backend else None
+    device = tensors[0].array.device
+    for tensor in tensors:
+        if tensor.array.device is not device:
+            return None
+    backend = backends.get(device.type)
+    return backend if backends.active[device.type] is backend else None
+
+
+def _is_listened_to(tensors: Sequence[Tensor]) -> bool:
+    """Whether a replay would pass over who hears of each call: a recorder, or a CUDA graph that is being captured."""
+    if state.observer is not None or state.watcher is not None:
+        return True
+    device = tensors[0].array.device
+    return state.autocast is not None if device is CPU else capture_of(device) is not None
+
+
+@contextlib.contextmanager
+def _new_casts() -> Iterator[None]:
+    """Inside, an autocast block around the call casts weights anew: a replay could not use its casts from before."""
+    before = state.autocast
+    state.autocast = with_new_cache(before)
+    try:
+        yield
+    finally:
+        state.autocast = before
+
+
+def _without_host(device: Device, recorder: Recorder) -> contextlib.AbstractContextManager[object]:
+    """Inside, refuse what this thread computes on the CPU while a run on another device is recorded."""
+    if device is CPU:
+        return contextlib.nullcontext()
+    thread = threading.get_ident()
+
+    def around(op: str, function: Op) -> Op:
+        if TRAITS[op].query:
+            return function
+
+        def refused(*args: object, **kwargs: object) -> object:
+            if threading.get_ident() == thread and not recorder.is_paused:
+                recorder.refuse("computes on the CPU")
+            return function(*args, **kwargs)
+
+        return refused
+
+    return backends.use("cpu", backends.get("cpu").wrapped(around))

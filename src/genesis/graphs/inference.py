@@ -34,10 +34,15 @@ class CompiledModule(Compiled):
         return None
 
     def _new_entry(self, run: Run, executed: Executed) -> Entry:
-        return _Inference(self.module, run.backend, executed)
+        arena = self._arena(run.device)
+        if arena is None:
+            return Inference(self.module, run.backend, executed)
+        from genesis.graphs.inference_captured import CapturedInference  # and with it genesis.cuda
+
+        return CapturedInference(self.module, run.backend, executed, arena)
 
 
-class _Inference(Entry):
+class Inference(Entry):
     """A recorded forward pass; the values of parameters and buffers are constants of it."""
 
     def __init__(self, module: Module, backend: backends.Backend, executed: Executed) -> None:
@@ -53,12 +58,18 @@ class _Inference(Entry):
     def is_recorded(self) -> bool:
         return self._recording is not None
 
+    def refuse(self) -> None:
+        self.is_refused, self._recording = True, None
+
     def changed(self) -> str | None:
         if not self._guard.holds():
             return "a part, mode or array of a module"
-        if not self._versions.hold():
+        if not self._values_hold():
             return "the values of a parameter or buffer"
         return None if self._snapshot is None else self._snapshot.changed()
+
+    def _values_hold(self) -> bool:
+        return self._versions.hold()
 
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
         records = state.recording and any(tensor.requires_grad for tensor in (*tensors, *self._guard.tensors))

@@ -73,6 +73,10 @@ class Recorder:
         """Declare the run not replayable: it `reason`. The first reason is kept, with the user's line."""
         self.refusal = self.refusal or f"{reason} ({user_line()})"
 
+    @property
+    def is_paused(self) -> bool:
+        return self._recorder.is_paused
+
     def paused(self) -> AbstractContextManager[None]:
         """Stop recording inside the with block."""
         return self._recorder.paused()

@@ -23,7 +23,7 @@ class Recording:
     """
 
     def __init__(self, calls: Sequence[Call], inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-        self.inputs = inputs
+        self.calls, self.inputs, self.outputs = calls, inputs, outputs
         self._constants: dict[str, object] = {}
         lines = [f"def replay({', '.join(f'v{value.number}' for value in inputs)}):"]
         for call, ended in zip(calls, _ends(calls, outputs), strict=True):

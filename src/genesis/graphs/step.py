@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 from genesis import backends
 from genesis.graphs.compiled import Compiled, Entry, Run, Target
@@ -16,10 +17,13 @@ from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace, name_of
 from genesis.graphs.values import Output, made_of, noted, objects_in
 from genesis.graphs.watch import UnwatchableError
-from genesis.ndarray import CPU, NDArray
+from genesis.ndarray import NDArray
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
 from genesis.tensor import Tensor
+
+if TYPE_CHECKING:
+    from genesis.graphs.arena import Arena
 
 
 class CompiledStep(Compiled):
@@ -37,7 +41,7 @@ class CompiledStep(Compiled):
         return tuple([leaf.grad is None for leaf in self._leaves])
 
     def _new_entry(self, run: Run, executed: Executed) -> Entry:
-        return _Step(run.backend, executed)
+        return _Step(run.backend, executed, self._arena(run.device))
 
     def _run_first(self, kind: Hashable, run: Run) -> object:
         result = super()._run_first(kind, run)
@@ -55,13 +59,17 @@ class CompiledStep(Compiled):
 class _Step(Entry):
     """A recorded step; the arrays of parameters and buffers, not their values, are constants of it."""
 
-    def __init__(self, backend: backends.Backend, executed: Executed) -> None:
+    def __init__(self, backend: backends.Backend, executed: Executed, arena: Arena | None) -> None:
         super().__init__(backend, executed)
-        self._replayable: _Replayable | None = None
+        self._arena = arena
+        self._replayable: Replayable | None = None
 
     @property
     def is_recorded(self) -> bool:
         return self._replayable is not None
+
+    def refuse(self) -> None:
+        self.is_refused, self._replayable = True, None
 
     def leaves(self, run: Run) -> list[Tensor]:
         """The tensors that accumulate gradients."""
@@ -97,10 +105,17 @@ class _Step(Entry):
             return result, ""
         knew_all = self._knew_all(trace, recorder)
         surroundings.check(recorder, updates.made)
-        replayable = _Replayable(recorder, surroundings, grads, updates.made, run.tensors, result)
+        replayable = self._kind()(recorder, surroundings, grads, updates.made, run.tensors, result)
         if knew_all and not recorder.refusal:
             self._replayable = replayable
         return result, recorder.refusal
+
+    def _kind(self) -> Callable[..., Replayable]:
+        if self._arena is None:
+            return Replayable
+        from genesis.graphs.step_captured import CapturedReplayable  # and with it genesis.cuda
+
+        return functools.partial(CapturedReplayable, arena=self._arena)
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         assert self._replayable is not None
@@ -180,10 +195,11 @@ class _Updates:
 
 
 def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[object]) -> None:
-    optimizer.update(batch, [NDArray(grad, CPU) for grad in grads])
+    device = batch.params[0].device
+    optimizer.update(batch, [NDArray(grad, device) for grad in grads])
 
 
-class _Replayable:
+class Replayable:
     """A recorded step: its calls, and its effects on gradients and change counts.
 
     Args:
@@ -204,7 +220,9 @@ class _Replayable:
         self._renewed = [leaf for leaf, old, new in pairs if old is not new]
         outputs: list[Output] = []
         # The results and the new gradients, with Output in the places of tensors.
-        self._made = noted((result, [leaf.grad for leaf in self._renewed]), tensors, recorder, outputs)
+        made = noted(result, tensors, recorder, outputs)
+        self._num_results = len(outputs)
+        self._made = made, noted([leaf.grad for leaf in self._renewed], tensors, recorder, outputs)
         self._recording: Recording = recorder.finish([output.value for output in outputs])
         with_grad = [(leaf, grad) for leaf, grad in zip(leaves, before, strict=True) if grad is not None]
         self._inputs = [value.number for value in self._recording.inputs]

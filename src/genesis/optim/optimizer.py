@@ -314,6 +314,8 @@ class Optimizer:
         """Update the parameters of a batch, as a recorded step does. See `optim.Optimizer.step`."""
         if grads is not None:
             batch.options, batch.fresh, batch.grads = self._options(batch.group), False, list(grads)
+            if replays.captures:
+                self._prepare_capture(batch)
         batch.after = [(self.state.update, zip(batch.owners, batch.states, strict=True))]
         with held():
             self._update(batch)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from genesis.amp.device_scale import Rehearsal
     from genesis.optim.optimizer import Batch, Optimizer
     from genesis.tensor import Tensor
 
@@ -20,6 +21,8 @@ Observer: TypeAlias = "Callable[[type, tuple[object, ...], dict[str, object], li
 
 class Watcher(Protocol):
     """Records a run of this thread as calls of a backend, and hears of what happens besides."""
+
+    rehearsal: Rehearsal | None  # stands in for the capture of a CUDA graph that is to make the same calls
 
     def refuse(self, reason: str) -> None:
         """The run does what cannot be replayed."""

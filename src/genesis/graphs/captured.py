@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Collection, Sequence
 
+from genesis.amp.device_scale import DeviceScale
 from genesis.backends.backend import Op
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.storage.launch import copy
@@ -16,6 +17,7 @@ from genesis.errors import CaptureError, GenesisError
 from genesis.graphs.arena import Arena, span
 from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.source import Recording
+from genesis.ndarray.capturing import capture_of
 from genesis.recording import Call, Kind, Value
 
 
@@ -44,12 +46,14 @@ class Captured:
             they lie, and so must those of each replay.
         num_handed_out: how many outputs, from the first on, a replay gives in memory of their own. The others stay in
             the graph's memory.
+        scales: of GradScalers, which the calls read and change.
     Raises: CannotReplayError: the calls cannot be captured, or there is too little memory.
     """
 
     def __init__(
-        self, recording: Recording, inputs: Sequence[DeviceArray], num_copied: int, arena: Arena, num_handed_out: int
-    ) -> None:
+        self, recording: Recording, inputs: Sequence[DeviceArray], num_copied: int, arena: Arena, num_handed_out: int,
+        scales: Sequence[DeviceScale] = (),
+    ) -> None:  # fmt: skip
         self._arena, self._graph = arena, Graph()
         own = {value.memory.number for value in recording.outputs if value.memory.kind is Kind.INTERMEDIATE}
         try:
@@ -60,6 +64,9 @@ class Captured:
             program = Recording(calls, recording.inputs, recording.outputs)
             static = [*self._inputs, *inputs[num_copied:]]
             with graph(self._graph, arena.pool, arena.stream, "thread_local"):
+                capture = capture_of(arena.device)
+                for scale in scales:
+                    scale.attach(capture)
                 made: list[DeviceArray] = program.run(static)  # type: ignore[assignment]
             arena.stream.synchronize()  # what was allocated on it may be used on whatever stream
         except (GenesisError, NotImplementedError) as error:

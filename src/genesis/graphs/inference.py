@@ -100,5 +100,7 @@ class Inference(Entry):
 class _Refusals:
     """A Watcher for inference: whatever happens outside of the backend cannot be replayed."""
 
+    rehearsal = None
+
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
         self.refuse, self.update = recorder.refuse, trace.update

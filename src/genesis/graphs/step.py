@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from genesis import backends
+from genesis.amp.device_scale import DeviceScale, Rehearsal
 from genesis.graphs.compiled import Compiled, Entry, Run, Target
 from genesis.graphs.guards import ModuleGuard, Versions
 from genesis.graphs.recorder import STEP, Recorder
@@ -17,7 +18,7 @@ from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace, name_of
 from genesis.graphs.values import Output, made_of, noted, objects_in
 from genesis.graphs.watch import UnwatchableError
-from genesis.ndarray import NDArray
+from genesis.ndarray import CPU, Device, NDArray
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
 from genesis.tensor import Tensor
@@ -97,9 +98,10 @@ class _Step(Entry):
             STEP,
             gradients=[grad for grad in grads if grad is not None],
             unseen=list(itertools.compress(state, surroundings.versions.exported)),
+            scales=[array for scale in surroundings.scales for array in scale.arrays],
         )
         trace = Trace()
-        updates = _Updates(recorder, trace)
+        updates = _Updates(recorder, trace, surroundings.scales)
         result = self._recorded(run, recorder, updates, trace)
         if updates.are_early:
             return result, ""
@@ -127,6 +129,7 @@ class _Surroundings:
 
     def __init__(self, run: Run, executed: Executed) -> None:
         self.snapshot = Snapshot((run.target, *objects_in((run.args, run.kwargs))), executed, run.tensors)
+        self.scales = _scales_on(run.device, self.snapshot)
         self._groups = [group for optimizer in self.snapshot.optimizers for group in optimizer.param_groups]
         learned = [param for group in self._groups for param in group["params"]]
         self.guard = ModuleGuard(self.snapshot.modules, (*learned, *self.snapshot.tensors))
@@ -177,8 +180,9 @@ class _Surroundings:
 class _Updates:
     """A Watcher for steps: records optimizer updates as calls that repeat them with the options of that moment."""
 
-    def __init__(self, recorder: Recorder, trace: Trace) -> None:
+    def __init__(self, recorder: Recorder, trace: Trace, scales: Sequence[DeviceScale]) -> None:
         self._recorder, self._trace = recorder, trace
+        self.rehearsal = Rehearsal(scales, recorder.paused) if scales else None
         self.made: list[tuple[Optimizer, Batch]] = []
         self.are_early = False  # an update has just made its state, as only the first one does
 
@@ -188,15 +192,31 @@ class _Updates:
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         self.are_early |= batch.fresh
         grads, params = [grad.handle for grad in batch.grads], [param.handle for param in batch.params]
+        found_inf = batch.inputs.found_inf
+        flags = [] if found_inf is None else [found_inf.handle]
         with self._recorder.paused(), self._trace.paused():
             optimizer.update(batch)
         self.made.append((optimizer, batch))
-        self._recorder.note_update(functools.partial(_update, optimizer, batch), grads, params)
+        self._recorder.note_update(functools.partial(_update, optimizer, batch), [grads, flags], params)
 
 
-def _update(optimizer: Optimizer, batch: Batch, grads: Sequence[object]) -> None:
+def _update(optimizer: Optimizer, batch: Batch, operands: Sequence[Sequence[object]]) -> None:
     device = batch.params[0].device
-    optimizer.update(batch, [NDArray(grad, device) for grad in grads])
+    grads, flags = [[NDArray(handle, device) for handle in handles] for handles in operands]
+    optimizer.update(batch, grads, flags[0] if flags else None)
+
+
+def _scales_on(device: Device, snapshot: Snapshot) -> list[DeviceScale]:
+    """The scales of the scalers that can let the device decide whether a step is skipped."""
+    if device is CPU or not all(map(_can_skip, snapshot.optimizers)):
+        return []
+    scales = [scaler.on_device(device) for scaler in snapshot.scalers if scaler.is_enabled()]
+    return [scale for scale in scales if scale.device is device]
+
+
+def _can_skip(optimizer: Optimizer) -> bool:
+    has_dampening = any(group.get("dampening") for group in optimizer.param_groups)  # a first step is another one
+    return optimizer.reads_numbers and type(optimizer).step is Optimizer.step and not has_dampening
 
 
 class Replayable:

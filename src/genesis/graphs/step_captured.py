@@ -80,7 +80,7 @@ class CapturedReplayable(Replayable):
             leaf.grad = None
         num_copied = len(handles) if self._copies_grads else len(arguments)
         num_handed_out = len(self._recording.outputs) if self._copies_grads else self._num_results
-        captured = Captured(self._recording, handles, num_copied, self._arena, num_handed_out)
+        captured = Captured(self._recording, handles, num_copied, self._arena, num_handed_out, self.surroundings.scales)
         self._pointers = list(map(_pointer, self._leaves))
         if not self._copies_grads:
             places = self._made[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from genesis.backends.cuda.driver.current import current_handle
-from genesis.backends.cuda.runtime import streams
+from genesis.backends.cuda.runtime import graph_pool, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate_own
 from genesis.cuda.graphs import graph_pool_handle
@@ -26,6 +26,10 @@ class Arena:
         self.device, self.pool, self.stream = device, graph_pool_handle(), Stream(device)
         self.lock = threading.RLock()
         self._latest: int | None = None  # the stream of the latest replay
+
+    @property
+    def num_shared_bytes(self) -> int:
+        return graph_pool.num_bytes(self.pool)
 
     def follow(self) -> int:
         """The current stream, which what is launched on it next may share memory with earlier replays."""

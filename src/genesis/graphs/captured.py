@@ -10,6 +10,7 @@ from genesis.amp.device_scale import DeviceScale
 from genesis.backends.backend import Op
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.storage.launch import copy
+from genesis.backends.cuda.runtime import clock
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate_own
 from genesis.cuda.graphs import Graph, apart, graph
@@ -55,6 +56,8 @@ class Captured:
         scales: Sequence[DeviceScale] = (),
     ) -> None:  # fmt: skip
         self._arena, self._graph = arena, Graph()
+        self._num_replays = 0
+        self._marks: tuple[object, object] | None = None  # around a replay
         own = {value.memory.number for value in recording.outputs if value.memory.kind is Kind.INTERMEDIATE}
         try:
             copies = [arena.copy_of(handle) for handle in inputs[:num_copied]]
@@ -92,10 +95,15 @@ class Captured:
         ]  # fmt: skip
         for handle, (pointer, num_bytes) in zip(inputs, self._copies, strict=False):
             copy(device, pointer, handle.data_pointer, num_bytes, stream)
+        self._num_replays += 1
+        is_timed = self._num_replays & (self._num_replays - 1) == 0  # seldom, as taking the time takes some
+        before = clock.time_mark(device) if is_timed else None
         try:
             self._graph.replay()
         except CaptureError as error:
             raise CannotReplayError(str(error), is_stale=True) from None
+        if is_timed:
+            self._marks = before, clock.time_mark(device)
         for stretch, storage in zip(self._stretches, fresh, strict=True):
             if storage is not None:
                 copy(device, storage.pointer, stretch.pointer, stretch.num_bytes, stream)
@@ -110,6 +118,10 @@ class Captured:
                 made = DeviceArray(shown.storage, made.shape, made.strides, start, made.dtype)
             outputs.append(made)
         return outputs
+
+    def seconds(self) -> float | None:
+        """What the latest replay that was timed took on the device."""
+        return None if self._marks is None else clock.seconds_between(*self._marks)
 
     def copy_back(self, inputs: Sequence[DeviceArray], first: int) -> None:
         """After a replay: the copied inputs from `first` on, as the graph has changed them."""

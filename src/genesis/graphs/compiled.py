@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import logging
-import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from genesis import backends
 from genesis.amp.casting import with_new_cache
 from genesis.autograd.modes import Watcher, state, watched
-from genesis.backends.backend import Op
-from genesis.backends.contract import TRAITS
 from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.guards import present_modes
+from genesis.graphs.host import constants_only
 from genesis.graphs.recorder import Recorder
+from genesis.graphs.report import RecordingReport, Report, signature_of
+from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace
 from genesis.graphs.values import kind_of
 from genesis.graphs.watch import UnwatchableError
@@ -28,6 +30,7 @@ from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
     from genesis.graphs.arena import Arena
+    from genesis.graphs.captured import Captured
 
 Target = Callable[..., Any]
 
@@ -82,6 +85,7 @@ class Compiled(abc.ABC):
         self._entries: dict[Hashable, Entry] = {}
         self._arenas: dict[Device, Arena] = {}
         self._reasons: list[str] = []  # why it ran eagerly, of all warnings
+        self._changes: collections.Counter[str] = collections.Counter()  # before it was recorded anew
         self._num_in_vain = 0
 
     @property
@@ -91,7 +95,24 @@ class Compiled(abc.ABC):
     def __repr__(self) -> str:
         return f"compile({self.target!r})"
 
+    def report(self) -> Report:
+        """Its recordings, and why it ran eagerly or was recorded anew; waits for the device.
+
+        Returns: a Report, which prints as a table.
+
+        Example:
+            >>> double = genesis.compile(lambda x: x * 2)
+            >>> for _ in range(3):
+            ...     y = double(genesis.ones(2))
+            >>> [(each.signature, each.num_calls, each.num_replays) for each in double.report().recordings]
+            [('float32 (2,)', 1, 1)]
+        """
+        recordings = tuple([entry.report() for entry in self._entries.values() if entry.is_recorded])
+        num_shared = sum(arena.num_shared_bytes for arena in self._arenas.values())
+        return Report(recordings, tuple(self._reasons), dict(self._changes), num_shared)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        start = perf_counter()
         tensors: list[Tensor] = []
         kind: Hashable = kind_of(args, tensors)
         if kwargs:
@@ -118,6 +139,8 @@ class Compiled(abc.ABC):
             except CannotReplayError as failure:  # before it has done anything
                 return self._run_instead(entry, failure, kind, Run(self.target, backend, tensors, args, kwargs))
             self._num_in_vain = 0
+            entry.num_replays += 1
+            entry.seconds += perf_counter() - start
             return result
         result, refusal = entry.record(Run(self.target, backend, tensors, args, kwargs))
         if refusal:
@@ -130,13 +153,14 @@ class Compiled(abc.ABC):
             return self._run_anew(entry, str(failure), kind, run)
         if failure.is_final:
             entry.refuse()
-            self._warn(str(failure))
+            self._warn(str(failure), depth=4)
         return run()
 
-    def _warn(self, reason: str) -> None:
+    def _warn(self, reason: str, depth: int = 3) -> None:
+        """depth: of this call below the user's."""
         self._reasons.append(reason)
         message = f"genesis.compile: {self._name} runs eagerly: it {reason}"
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        warnings.warn(message, RuntimeWarning, stacklevel=depth)
 
     def _arena(self, device: Device) -> Arena | None:
         """What the recordings on a device share; None on the CPU, where each array is allocated as it is needed."""
@@ -150,10 +174,11 @@ class Compiled(abc.ABC):
 
     def _run_anew(self, entry: Entry, changed: str, kind: Hashable, run: Run) -> object:
         _log.info("genesis.compile: %s has changed and is recorded anew: %s", self._name, changed)
+        self._changes[changed] += 1
         self._num_in_vain += entry.is_recorded
         if self._num_in_vain >= self.most_in_vain:
             entry.refuse()
-            self._warn(f"changes before each recording could be replayed: '{changed}' has changed")
+            self._warn(f"changes before each recording could be replayed: '{changed}' has changed", depth=4)
             return run()
         del self._entries[kind]
         return self._run_first(kind, run)
@@ -165,7 +190,8 @@ class Compiled(abc.ABC):
         trace = Trace()
         with _new_casts(), trace.runs(), watched(trace):
             result = run()
-        self._entries[kind] = self._new_entry(run, trace.executed)
+        self._entries[kind] = entry = self._new_entry(run, trace.executed)
+        entry.signature = signature_of(run.tensors)
         return result
 
     @abc.abstractmethod
@@ -188,6 +214,8 @@ class Entry(abc.ABC):
     """
 
     is_refused = False
+    signature = ""  # for people
+    num_replays, seconds = 0, 0.0  # how often, and how long in all
     most_attempts = 4  # to record runs of which each executes other code
 
     def __init__(self, backend: backends.Backend, executed: Executed) -> None:
@@ -198,6 +226,17 @@ class Entry(abc.ABC):
     @property
     @abc.abstractmethod
     def is_recorded(self) -> bool: ...
+
+    @abc.abstractmethod
+    def report(self) -> RecordingReport:
+        """Of its recording, which there is."""
+
+    def _report(self, recording: Recording, captured: Captured | None = None) -> RecordingReport:
+        seconds = self.seconds / self.num_replays if self.num_replays else None
+        num_bytes, on_device = (0, None) if captured is None else (captured.num_bytes, captured.seconds())
+        return RecordingReport(
+            self.signature, len(recording.calls), self.num_replays, num_bytes, seconds, on_device
+        )  # fmt: skip
 
     @abc.abstractmethod
     def refuse(self) -> None:
@@ -230,7 +269,7 @@ class Entry(abc.ABC):
         modes, given = present_modes(), run.kind()
         with (
             _new_casts(), trace.runs(), watched(watcher),
-            backends.use(run.device.type, recorder.watch(self.backend)), _without_host(run.device, recorder),
+            backends.use(run.device.type, recorder.watch(self.backend)), constants_only(run.device, recorder),
         ):  # fmt: skip
             result = run()
         if present_modes() != modes or run.kind() != given:
@@ -278,23 +317,3 @@ def _new_casts() -> Iterator[None]:
         yield
     finally:
         state.autocast = before
-
-
-def _without_host(device: Device, recorder: Recorder) -> contextlib.AbstractContextManager[object]:
-    """Inside, refuse what this thread computes on the CPU while a run on another device is recorded."""
-    if device is CPU:
-        return contextlib.nullcontext()
-    thread = threading.get_ident()
-
-    def around(op: str, function: Op) -> Op:
-        if TRAITS[op].query:
-            return function
-
-        def refused(*args: object, **kwargs: object) -> object:
-            if threading.get_ident() == thread and not recorder.is_paused:
-                recorder.refuse("computes on the CPU")
-            return function(*args, **kwargs)
-
-        return refused
-
-    return backends.use("cpu", backends.get("cpu").wrapped(around))

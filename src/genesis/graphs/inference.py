@@ -10,6 +10,7 @@ from genesis.autograd.modes import state
 from genesis.graphs.compiled import Compiled, Entry, Run
 from genesis.graphs.guards import ModuleGuard, Versions
 from genesis.graphs.recorder import Recorder
+from genesis.graphs.report import RecordingReport
 from genesis.graphs.snapshot import Snapshot
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace
@@ -57,6 +58,10 @@ class Inference(Entry):
     @property
     def is_recorded(self) -> bool:
         return self._recording is not None
+
+    def report(self) -> RecordingReport:
+        assert self._recording is not None
+        return self._report(self._recording)
 
     def refuse(self) -> None:
         self.is_refused, self._recording = True, None

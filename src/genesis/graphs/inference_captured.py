@@ -11,6 +11,7 @@ from genesis.graphs.arena import Arena
 from genesis.graphs.captured import Captured
 from genesis.graphs.compiled import Run
 from genesis.graphs.inference import Inference
+from genesis.graphs.report import RecordingReport
 from genesis.graphs.trace import Executed
 from genesis.graphs.values import made_of
 from genesis.nn import Module
@@ -28,6 +29,10 @@ class CapturedInference(Inference):
         super().__init__(module, backend, executed)
         self._arena = arena
         self._captured: Captured | None = None
+
+    def report(self) -> RecordingReport:
+        assert self._recording is not None
+        return self._report(self._recording, self._captured)
 
     def refuse(self) -> None:
         super().refuse()

@@ -13,6 +13,7 @@ from genesis.amp.device_scale import DeviceScale, Rehearsal
 from genesis.graphs.compiled import Compiled, Entry, Run, Target
 from genesis.graphs.guards import ModuleGuard, Versions
 from genesis.graphs.recorder import STEP, Recorder
+from genesis.graphs.report import RecordingReport
 from genesis.graphs.snapshot import Snapshot
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace, name_of
@@ -25,6 +26,7 @@ from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
     from genesis.graphs.arena import Arena
+    from genesis.graphs.captured import Captured
 
 
 class CompiledStep(Compiled):
@@ -68,6 +70,10 @@ class _Step(Entry):
     @property
     def is_recorded(self) -> bool:
         return self._replayable is not None
+
+    def report(self) -> RecordingReport:
+        assert self._replayable is not None
+        return self._report(self._replayable.recording, self._replayable.captured)
 
     def refuse(self) -> None:
         self.is_refused, self._replayable = True, None
@@ -230,6 +236,8 @@ class Replayable:
         result: what it returned.
     """
 
+    captured: Captured | None = None  # its CUDA graph
+
     def __init__(
         self, recorder: Recorder, surroundings: _Surroundings, before: Sequence[NDArray | None],
         updates: Sequence[tuple[Optimizer, Batch]], tensors: Sequence[Tensor], result: object,
@@ -243,9 +251,9 @@ class Replayable:
         made = noted(result, tensors, recorder, outputs)
         self._num_results = len(outputs)
         self._made = made, noted([leaf.grad for leaf in self._renewed], tensors, recorder, outputs)
-        self._recording: Recording = recorder.finish([output.value for output in outputs])
+        self.recording: Recording = recorder.finish([output.value for output in outputs])
         with_grad = [(leaf, grad) for leaf, grad in zip(leaves, before, strict=True) if grad is not None]
-        self._inputs = [value.number for value in self._recording.inputs]
+        self._inputs = [value.number for value in self.recording.inputs]
         # Those whose gradient is read or changed, and its strides; and those whose gradient is let go of.
         accumulating = [with_grad[number - len(tensors)] for number in self._inputs[len(tensors) :]]
         self._accumulating = [(leaf, grad.strides) for leaf, grad in accumulating]
@@ -274,7 +282,7 @@ class Replayable:
         inputs = [*tensors, *[leaf.grad for leaf, _ in self._accumulating if leaf.grad is not None]]
         changed = [grad.array for grad in inputs[len(tensors) :]]
         try:
-            handles = self._recording.run([tensor.array.handle for tensor in inputs])
+            handles = self.recording.run([tensor.array.handle for tensor in inputs])
         finally:
             for array in (*self._changed, *changed):
                 array.changes.note()

@@ -30,7 +30,6 @@ class CapturedReplayable(Replayable):
     def __init__(self, *recorded: Any, arena: Arena) -> None:
         super().__init__(*recorded)
         self._arena = arena
-        self._captured: Captured | None = None
         places = [place for place in self._made[1] if place is not None]
         is_made = [type(place) is Output and place.value.memory.kind is Kind.INTERMEDIATE for place in places]
         self._copies_grads = not all(is_made)
@@ -38,10 +37,6 @@ class CapturedReplayable(Replayable):
         self._pointers: list[int] = []  # of the gradients that the graph adds to
         self._leaves = [leaf for leaf, _ in self._accumulating]
         self._state = {id(array.changes) for array in self.surroundings.guard.arrays}
-
-    @property
-    def captured(self) -> Captured | None:
-        return self._captured
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         for tensor in tensors:
@@ -54,10 +49,10 @@ class CapturedReplayable(Replayable):
         added_to = list(map(_grad, self._leaves))
         inputs = [*tensors, *added_to]
         handles = [tensor.array.handle for tensor in inputs]
-        if self._captured is None or not self._may_share_gradients():
-            self._copies_grads |= self._captured is not None
+        if self.captured is None or not self._may_share_gradients():
+            self._copies_grads |= self.captured is not None
             self._capture(handles, tensors)
-        captured = self._captured
+        captured = self.captured
         assert captured is not None
         outputs = captured.replay(handles)
         if self._copies_grads:
@@ -75,12 +70,12 @@ class CapturedReplayable(Replayable):
         )
 
     def _capture(self, handles: list[Any], arguments: Sequence[Tensor]) -> None:
-        self._captured = self._own = None
+        self.captured = self._own = None
         for leaf in self._cleared:  # their memory may be needed
             leaf.grad = None
         num_copied = len(handles) if self._copies_grads else len(arguments)
-        num_handed_out = len(self._recording.outputs) if self._copies_grads else self._num_results
-        captured = Captured(self._recording, handles, num_copied, self._arena, num_handed_out, self.surroundings.scales)
+        num_handed_out = len(self.recording.outputs) if self._copies_grads else self._num_results
+        captured = Captured(self.recording, handles, num_copied, self._arena, num_handed_out, self.surroundings.scales)
         self._pointers = list(map(_pointer, self._leaves))
         if not self._copies_grads:
             places = self._made[1]
@@ -88,7 +83,7 @@ class CapturedReplayable(Replayable):
             self._own = _Gradients(self._renewed, places, grads)
             del grads
             self._own.watch()
-        self._captured = captured
+        self.captured = captured
 
     def _result(self, tensors: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[object]) -> object:
         shown = dict(zip(self._inputs, inputs, strict=True))

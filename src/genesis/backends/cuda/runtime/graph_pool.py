@@ -29,7 +29,7 @@ class GraphPool(Pool):
         self._lock, self._statistics, self._allocations = parent._lock, parent._statistics, parent._allocations
         self._side = Stream(parent._device)  # memory comes in its order: that of a captured stream is a graph's
         self._sizes: dict[int, int] = {}  # pointer → the most bytes that an array had there
-        self._num_blocks = 0
+        self._num_blocks = self.num_bytes = 0
         self._is_retired = False
         self.is_capturing = False
         if self._note is not None:
@@ -79,6 +79,7 @@ class GraphPool(Pool):
         if not pointer:
             raise self._parent.no_room(num_bytes)
         self._num_blocks += 1
+        self.num_bytes += size
         statistics.num_driver_allocations += 1
         statistics.reserved += size
         statistics.peak_reserved = max(statistics.peak_reserved, statistics.reserved)
@@ -89,6 +90,7 @@ class GraphPool(Pool):
             return
         for shelf in self._shelves.values():
             self._num_blocks -= len(shelf.blocks)
+            self.num_bytes -= len(shelf.blocks) * shelf.size
             for block in shelf.blocks:
                 self._sizes.pop(block.pointer, None)
                 if self._driver.watches_memory:
@@ -126,6 +128,11 @@ class GraphMemory:
         pool.is_capturing = True
         return pool
 
+    @property
+    def num_bytes(self) -> int:
+        """Taken from the devices."""
+        return sum(pool.num_bytes for pool in self._pools.values())
+
     def retire(self) -> None:
         for pool in self._pools.values():
             pool.retire()
@@ -140,6 +147,12 @@ driver.forget_on_switch(_known.clear)
 def new_handle() -> PoolHandle:
     """A name for a pool that graphs can share; memory comes with the first capture."""
     return (0, next(_numbers))
+
+
+def num_bytes(handle: PoolHandle) -> int:
+    """The memory of a handle."""
+    found = _known.get(handle)
+    return 0 if found is None else found.num_bytes
 
 
 def acquire(handle: PoolHandle | None) -> GraphMemory:

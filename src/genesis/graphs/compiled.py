@@ -21,7 +21,7 @@ from genesis.graphs.host import constants_only
 from genesis.graphs.recorder import Recorder
 from genesis.graphs.report import RecordingReport, Report, signature_of
 from genesis.graphs.source import Recording
-from genesis.graphs.trace import Executed, Trace
+from genesis.graphs.trace import Executed, Trace, untraced
 from genesis.graphs.values import kind_of
 from genesis.graphs.watch import UnwatchableError
 from genesis.ndarray import CPU, Device
@@ -67,6 +67,7 @@ class Compiled(abc.ABC):
     Attributes:
         target: the module or function.
         num_recordings: how many signatures are recorded.
+        num_replays: how many calls were replays.
 
     Example:
         >>> double = genesis.compile(lambda x: x * 2)
@@ -86,7 +87,7 @@ class Compiled(abc.ABC):
         self._arenas: dict[Device, Arena] = {}
         self._reasons: list[str] = []  # why it ran eagerly, of all warnings
         self._changes: collections.Counter[str] = collections.Counter()  # before it was recorded anew
-        self._num_in_vain = 0
+        self.num_replays = self._num_in_vain = 0
 
     @property
     def num_recordings(self) -> int:
@@ -139,6 +140,7 @@ class Compiled(abc.ABC):
             except CannotReplayError as failure:  # before it has done anything
                 return self._run_instead(entry, failure, kind, Run(self.target, backend, tensors, args, kwargs))
             self._num_in_vain = 0
+            self.num_replays += 1
             entry.num_replays += 1
             entry.seconds += perf_counter() - start
             return result
@@ -188,7 +190,9 @@ class Compiled(abc.ABC):
         while len(self._entries) >= self.max_recordings:
             self._entries.pop(next(iter(self._entries)))
         trace = Trace()
-        with _new_casts(), trace.runs(), watched(trace):
+        device = run.device.type  # its backend may import, or generate code, when an op is first called
+        quiet = contextlib.nullcontext() if device == "cpu" else backends.use(device, run.backend.wrapped(untraced))
+        with _new_casts(), quiet, trace.runs(), watched(trace):
             result = run()
         self._entries[kind] = entry = self._new_entry(run, trace.executed)
         entry.signature = signature_of(run.tensors)

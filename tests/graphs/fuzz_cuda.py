@@ -3,17 +3,17 @@
     python -m tests.graphs.fuzz_cuda --cases 1000 --seed 0        on the simulated device; --cuda auto: on a GPU
 
 A loop draws a network, an optimizer and a step; before some of its steps, one of CHANGES is made. Results, parameters,
-gradients, buffers, the optimizer's state, the scale and the random numbers that follow must be the eager loop's, bit for
-bit, and results that were held must stay as they were. A loop that differs is printed with the line that repeats it.
+gradients, buffers, the optimizer's state, the scale and the random numbers that follow must be the eager loop's, bit
+for bit, and results that were held must stay as they were. A loop that differs is printed with what repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import random
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -76,11 +76,8 @@ class Loop:
             return self.step(self, x, target)
 
     def _in_thread(self, x: genesis.Tensor, target: genesis.Tensor) -> Any:
-        results: list[Any] = []
-        thread = threading.Thread(target=lambda: results.append(self._run(x, target)))
-        thread.start()
-        thread.join()
-        return results[0]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            return pool.submit(self._run, x, target).result()
 
     def seen(self, result: Any) -> list[Any]:
         params = [param for group in self.optimizer.param_groups for param in group["params"]]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar, overload
 
 from genesis import dtypes
-from genesis.autograd.modes import state as thread
 from genesis.amp.device_scale import DeviceScale, Round, Scaling
+from genesis.autograd.modes import state as thread
 from genesis.callsite import user_line
 from genesis.dtypes import DType
 from genesis.errors import CaptureError, DTypeError, GraphError, describe

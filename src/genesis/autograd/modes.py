@@ -22,7 +22,9 @@ Observer: TypeAlias = "Callable[[type, tuple[object, ...], dict[str, object], li
 class Watcher(Protocol):
     """Records a run of this thread as calls of a backend, and hears of what happens besides."""
 
-    rehearsal: Rehearsal | None  # stands in for the capture of a CUDA graph that is to make the same calls
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """What stands in for the capture of a CUDA graph that is to make the same calls."""
 
     def refuse(self, reason: str) -> None:
         """The run does what cannot be replayed."""

@@ -17,7 +17,6 @@ from genesis.cuda.device import device as device_context
 from genesis.errors import describe
 from genesis.ndarray import Device
 
-
 _ORDERS = "puts streams or events in order"
 _ASKS = "waits for a stream or event, or asks for its state"
 

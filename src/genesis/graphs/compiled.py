@@ -29,8 +29,8 @@ from genesis.ndarray.capturing import capture_of
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.graphs.arena import Arena
-    from genesis.graphs.captured import Captured
+    from genesis.cuda.arena import Arena
+    from genesis.cuda.recorded import Captured
 
 Target = Callable[..., Any]
 
@@ -169,7 +169,7 @@ class Compiled(abc.ABC):
         if device is CPU:
             return None
         if device not in self._arenas:
-            from genesis.graphs.arena import Arena  # and with it genesis.cuda
+            from genesis.cuda.arena import Arena  # and with it genesis.cuda
 
             self._arenas[device] = Arena(device)
         return self._arenas[device]

@@ -7,10 +7,10 @@ from typing import Any
 
 from genesis import backends
 from genesis.autograd.modes import without_folding
-from genesis.graphs.arena import Arena
-from genesis.graphs.captured import Captured
+from genesis.cuda.arena import Arena
+from genesis.cuda.recorded import Captured
 from genesis.graphs.compiled import Run
-from genesis.graphs.inference import Inference
+from genesis.graphs.forward import Inference
 from genesis.graphs.report import RecordingReport
 from genesis.graphs.trace import Executed
 from genesis.graphs.values import made_of

@@ -138,7 +138,7 @@ class Snapshot:
         elif isinstance(value, Optimizer):
             self.optimizers.append(value)
             self._visit_instance(value, label)
-        elif kind is GradScaler:  # what it counts is no constant of a recording
+        elif isinstance(value, GradScaler) and kind is GradScaler:  # what it counts is no constant of a recording
             self.scalers.append(value)
             self._watch.other(value.is_enabled, label)
         elif isinstance(value, Compiled):

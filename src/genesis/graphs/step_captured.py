@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from genesis.graphs.arena import Arena
-from genesis.graphs.captured import Captured
+from genesis.cuda.arena import Arena
+from genesis.cuda.recorded import Captured
 from genesis.graphs.failures import CannotReplayError
-from genesis.graphs.step import Replayable
+from genesis.graphs.replayable import Replayable
 from genesis.graphs.values import Output, made_of
 from genesis.recording import Kind
 from genesis.tensor import Tensor
@@ -87,10 +87,9 @@ class CapturedReplayable(Replayable):
 
     def _result(self, tensors: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[object]) -> object:
         shown = dict(zip(self._inputs, inputs, strict=True))
-        made, made_grads = self._made
         if self._own is not None:
             self._own.attach()
-            return made_of(made, tensors, iter(outputs), {**self._own.shown, **shown})
+            return made_of(self._made[0], tensors, iter(outputs), {**self._own.shown, **shown})
         result, grads = made_of(self._made, tensors, iter(outputs), shown)
         for leaf, grad in zip(self._renewed, grads, strict=True):
             leaf.grad = grad

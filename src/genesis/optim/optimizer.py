@@ -312,9 +312,7 @@ class Optimizer:
 
     # --- the step of a recording, which knows the batches already ---------------------------------------------------
 
-    def update(
-        self, batch: Batch, grads: Sequence[NDArray] | None = None, found_inf: NDArray | None = None
-    ) -> None:
+    def update(self, batch: Batch, grads: Sequence[NDArray] | None = None, found_inf: NDArray | None = None) -> None:
         """Update the parameters of a batch, as a recorded step does. See `optim.Optimizer.step`."""
         if grads is not None:
             batch.options, batch.fresh, batch.grads = self._options(batch.group), False, list(grads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from genesis.amp.device_scale import DeviceScale
 from genesis.backends.backend import Op
@@ -13,13 +14,14 @@ from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime import clock
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate_own
+from genesis.backends.cuda.runtime.streams import Event
+from genesis.cuda.arena import Arena, span
 from genesis.cuda.graphs import Graph, apart, graph
 from genesis.errors import CaptureError, GenesisError
-from genesis.graphs.arena import Arena, span
 from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.source import Recording
 from genesis.ndarray.capturing import capture_of
-from genesis.recording import Call, Kind, Value
+from genesis.recording import Call, Kind
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,7 +59,7 @@ class Captured:
     ) -> None:  # fmt: skip
         self._arena, self._graph = arena, Graph()
         self._num_replays = 0
-        self._marks: tuple[object, object] | None = None  # around a replay
+        self._marks: tuple[Event, Event] | None = None  # around a replay
         own = {value.memory.number for value in recording.outputs if value.memory.kind is Kind.INTERMEDIATE}
         try:
             copies = [arena.copy_of(handle) for handle in inputs[:num_copied]]
@@ -68,6 +70,7 @@ class Captured:
             static = [*self._inputs, *inputs[num_copied:]]
             with graph(self._graph, arena.pool, arena.stream, "thread_local"):
                 capture = capture_of(arena.device)
+                assert capture is not None
                 for scale in scales:
                     scale.attach(capture)
                 made: list[DeviceArray] = program.run(static)  # type: ignore[assignment]
@@ -102,7 +105,7 @@ class Captured:
             self._graph.replay()
         except CaptureError as error:
             raise CannotReplayError(str(error), is_stale=True) from None
-        if is_timed:
+        if before is not None:
             self._marks = before, clock.time_mark(device)
         for stretch, storage in zip(self._stretches, fresh, strict=True):
             if storage is not None:
@@ -160,11 +163,12 @@ def _apart(call: Call, numbers: Collection[int], captured: Graph) -> Call:
     if not any(value.memory.number in numbers for value in call.outputs):
         return call
 
-    def run(*args: object, **kwargs: object) -> object:
+    function: Op = call.function
+
+    def run(*args: object, **kwargs: object) -> Any:
         with apart(captured):
             return function(*args, **kwargs)
 
-    function: Op = call.function
     return dataclasses.replace(call, function=run)
 
 

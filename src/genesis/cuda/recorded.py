@@ -17,7 +17,7 @@ from genesis.backends.cuda.runtime.memory import allocate_own
 from genesis.backends.cuda.runtime.streams import Event
 from genesis.cuda.arena import Arena, span
 from genesis.cuda.graphs import Graph, apart, graph
-from genesis.errors import CaptureError, GenesisError
+from genesis.errors import CaptureError, OutOfMemoryError
 from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.source import Recording
 from genesis.ndarray.capturing import capture_of
@@ -75,7 +75,7 @@ class Captured:
                     scale.attach(capture)
                 made: list[DeviceArray] = program.run(static)  # type: ignore[assignment]
             arena.stream.synchronize()  # what was allocated on it may be used on whatever stream
-        except (GenesisError, NotImplementedError) as error:
+        except Exception as error:  # whatever it is, the calls themselves have run before
             reason = f"cannot be captured into a CUDA graph ({error})"
             raise CannotReplayError(reason, is_final=True) from None
         self._stretches, places = _stretches(recording, made, static, num_handed_out)
@@ -89,13 +89,16 @@ class Captured:
         return own + sum(num_bytes for _, num_bytes in self._copies)
 
     def replay(self, inputs: Sequence[DeviceArray]) -> list[DeviceArray]:
-        """The outputs that are handed out. Raises: CannotReplayError, OutOfMemoryError: nothing has been done."""
+        """The outputs that are handed out. Raises: CannotReplayError: nothing has been done."""
         device, copy = self._arena.device.index, driver.get().copy
         stream = self._arena.follow()
-        fresh = [
-            allocate_own(stretch.num_bytes, device, stream) if stretch.is_copied else None
-            for stretch in self._stretches
-        ]  # fmt: skip
+        try:
+            fresh = [
+                allocate_own(stretch.num_bytes, device, stream) if stretch.is_copied else None
+                for stretch in self._stretches
+            ]
+        except OutOfMemoryError as error:
+            raise CannotReplayError(f"has too little memory beside a CUDA graph ({error})", is_final=True) from None
         for handle, (pointer, num_bytes) in zip(inputs, self._copies, strict=False):
             copy(device, pointer, handle.data_pointer, num_bytes, stream)
         self._num_replays += 1

@@ -11,6 +11,7 @@ from genesis.cuda.arena import Arena
 from genesis.cuda.recorded import Captured
 from genesis.graphs.compiled import Run
 from genesis.graphs.forward import Inference
+from genesis.graphs.guards import Versions
 from genesis.graphs.report import RecordingReport
 from genesis.graphs.trace import Executed
 from genesis.graphs.values import made_of
@@ -42,6 +43,7 @@ class CapturedInference(Inference):
         return True
 
     def _record(self, run: Run) -> tuple[object, str]:
+        self._versions = Versions(self._guard.arrays)  # that this run changes nothing is all they are needed for
         with without_folding():
             return super()._record(run)
 

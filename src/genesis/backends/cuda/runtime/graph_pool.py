@@ -18,6 +18,7 @@ from genesis.backends.cuda.runtime.streams import Stream
 from genesis.errors import CaptureError, describe
 
 PoolHandle = tuple[int, int]
+_MOST_TIMES = 4  # a block is as large as what lies in it
 
 
 class GraphPool(Pool):
@@ -71,6 +72,10 @@ class GraphPool(Pool):
     def _obtain(self, num_bytes: int, shelf: Shelf) -> Block:
         """Memory from the device. Its cache was emptied when the capture began, and cannot be while it goes on."""
         size, statistics, limit = shelf.size, self._statistics, self._parent.limit
+        larger = self._larger(shelf)
+        if larger is not None:
+            statistics.allocated += larger.shelf.size - size
+            return larger
         pointer = 0
         if limit is None or statistics.reserved + size <= limit:
             with self._driver.unrestricted():
@@ -84,6 +89,15 @@ class GraphPool(Pool):
         statistics.reserved += size
         statistics.peak_reserved = max(statistics.peak_reserved, statistics.reserved)
         return Block(pointer, shelf)
+
+    def _larger(self, shelf: Shelf) -> Block | None:
+        """A free block of another size class, which no array needs while this graph runs: of those that are not much
+        larger, the smallest. So graphs of several batch sizes compute in the same memory."""
+        fitting = [
+            other for other in self._shelves.values()
+            if other.blocks and other.stream == shelf.stream and shelf.size < other.size <= _MOST_TIMES * shelf.size
+        ]  # fmt: skip
+        return min(fitting, key=lambda other: other.size).blocks.pop() if fitting else None
 
     def _release_free(self) -> None:
         if not self._is_retired:

@@ -272,8 +272,8 @@ class Entry(abc.ABC):
         """Run with recorder and trace listening; gives the result."""
         modes, given = present_modes(), run.kind()
         with (
-            _new_casts(), trace.runs(), watched(watcher),
             backends.use(run.device.type, recorder.watch(self.backend)), constants_only(run.device, recorder),
+            _new_casts(), watched(watcher), trace.runs(),
         ):  # fmt: skip
             result = run()
         if present_modes() != modes or run.kind() != given:

@@ -14,8 +14,8 @@ def compile(target: Module | Target) -> Compiled:
 
     For each input signature (shapes, strides and dtypes of tensors, values of all else), the first call runs eagerly,
     the second is recorded, and later ones replay: on the CPU op after op, each array freed after its last use; on CUDA
-    as a CUDA graph, which the third call captures. Before a replay, guards check everything that the run read: parameters, submodules, modes, Python values. If one fails, the target is
-    recorded again.
+    as a CUDA graph, which the third call captures. Before a replay, guards check everything that the run read:
+    parameters, submodules, modes, Python values. If one fails, the target is recorded again.
 
     A training step is a function of tensors that uses the modules and optimizers that it names or takes as arguments;
     it may run forward, backward() and optimizers' steps. A replay updates parameters, buffers, gradients and optimizers

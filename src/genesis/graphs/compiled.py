@@ -137,13 +137,16 @@ class Compiled(abc.ABC):
         if entry.is_recorded:
             try:
                 result = entry.replay(tensors)
-            except CannotReplayError as failure:  # before it has done anything
-                return self._run_instead(entry, failure, kind, Run(self.target, backend, tensors, args, kwargs))
-            self._num_in_vain = 0
-            self.num_replays += 1
-            entry.num_replays += 1
-            entry.seconds += perf_counter() - start
-            return result
+            except CannotReplayError as error:  # before it has done anything
+                failure = error.with_traceback(None)  # whose frames would hold the graph, and its memory
+                failure.__context__ = None
+            else:
+                self._num_in_vain = 0
+                self.num_replays += 1
+                entry.num_replays += 1
+                entry.seconds += perf_counter() - start
+                return result
+            return self._run_instead(entry, failure, kind, Run(self.target, backend, tensors, args, kwargs))
         result, refusal = entry.record(Run(self.target, backend, tensors, args, kwargs))
         if refusal:
             entry.is_refused = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import ParamSpec, TypeVar
 
 from genesis import dtypes
@@ -147,3 +147,8 @@ class _Casts:
 def with_new_cache(casts: Autocast | None) -> Autocast | None:
     """These casts with a cache of their own: a CUDA graph must not read a cast weight that goes away before it."""
     return _Casts(casts.targets, {}, casts.cache_enabled) if isinstance(casts, _Casts) else casts
+
+
+def casts_key(casts: Autocast) -> Hashable:
+    """Equal for autocast blocks that cast alike."""
+    return (frozenset(casts.targets.items()), casts.cache_enabled) if isinstance(casts, _Casts) else casts

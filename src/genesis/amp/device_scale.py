@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple, SupportsIndex
 from weakref import WeakKeyDictionary
 
 from genesis import dtypes
 from genesis.callsite import user_line
 from genesis.errors import CaptureError, GraphError
 from genesis.ndarray import Device, NDArray, ops
-from genesis.ndarray.capturing import Capture, capture_of, lasting
+from genesis.ndarray.capturing import Capture, capture_of, lasting, outside
 from genesis.tensor import Tensor
 
 
@@ -47,12 +48,12 @@ class DeviceScale:
     A replay takes over what the host has changed; the host, when it asks for the scale, what replays have changed.
     """
 
-    def __init__(self, on_host: Callable[[], Scaling], device: Device, capture: Capture) -> None:
+    def __init__(self, on_host: Callable[[], Scaling], device: Device) -> None:
         self._on_host, self.device = on_host, device
         self._known = on_host()  # on both sides
         self._is_newer = False  # than what the host knows
         self._rounds: WeakKeyDictionary[Capture, Round] = WeakKeyDictionary()
-        with capture.outside(device.index):
+        with outside(device):
             self.scale = lasting(NDArray.full((), self._known.scale, dtypes.float64, device))
             self._tracker = lasting(NDArray.full((), self._known.growth_tracker, dtypes.int64, device))
 
@@ -62,9 +63,21 @@ class DeviceScale:
         found = self._rounds.get(capture)
         if found is None:
             found = self._rounds[capture] = Round(is_captured=True)
-            capture.kept.append(self)
-            capture.before_replay.insert(0, functools.partial(self._prepare, self._on_host()[2:]))
+            self._begin(capture)
         return found
+
+    @property
+    def arrays(self) -> tuple[NDArray, NDArray]:
+        return self.scale, self._tracker
+
+    def attach(self, capture: Capture) -> None:
+        """Tell a capture of calls that were recorded: its replays read the scale, and change it."""
+        self._begin(capture)
+        capture.before_replay.append(self._note_update)
+
+    def _begin(self, capture: Capture) -> None:
+        capture.kept.append(self)
+        capture.before_replay.insert(0, functools.partial(self._prepare, self._on_host()[2:]))
 
     def inverse(self, devices: Iterable[Device]) -> NDArray:
         """The factor of gradients on these devices."""
@@ -85,8 +98,10 @@ class DeviceScale:
         present.stepped.clear()
         present.found.clear()
         capture = capture_of(self.device)
-        assert capture is not None
-        capture.before_replay.append(self._note_update)
+        if capture is None:  # a rehearsal
+            self._note_update(0)
+        else:
+            capture.before_replay.append(self._note_update)
 
     def read(self, attributes: dict[str, object]) -> None:
         """Write what replays have changed to the scaler's attributes; waits for the device if there were any."""
@@ -116,3 +131,39 @@ class DeviceScale:
 
     def _note_update(self, stream: int) -> None:
         self._is_newer = True
+
+
+class Rehearsal:
+    """Stands in for a capture while a run is recorded whose calls are captured later.
+
+    Its scalers already compute on the device. What a capture leaves to the next replay is done at once.
+
+    Args:
+        scales: those that take part; others compute on the host.
+        paused: a block in which nothing is recorded.
+    """
+
+    def __init__(self, scales: Iterable[DeviceScale], paused: Callable[[], AbstractContextManager[None]]) -> None:
+        self._scales = list(scales)
+        self._paused = paused
+        self.kept: list[object] = []
+        self.before_replay: list[Callable[[int], None]] = _AtOnce(paused)
+
+    def includes(self, scale: DeviceScale | None) -> bool:
+        return any(each is scale for each in self._scales)
+
+    @property
+    def outside(self) -> Callable[[int], AbstractContextManager[None]]:
+        return lambda device_index: self._paused()
+
+
+class _AtOnce(list[Callable[[int], None]]):
+    """A list of what is to be done before a replay, which is now."""
+
+    def __init__(self, paused: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__()
+        self._paused = paused
+
+    def insert(self, index: SupportsIndex, prepare: Callable[[int], None]) -> None:
+        with self._paused():
+            prepare(0)

@@ -9,6 +9,7 @@ from typing import TypeVar, overload
 
 from genesis import dtypes
 from genesis.amp.device_scale import DeviceScale, Round, Scaling
+from genesis.autograd.modes import state as thread
 from genesis.callsite import user_line
 from genesis.dtypes import DType
 from genesis.errors import CaptureError, DTypeError, GraphError, describe
@@ -204,10 +205,17 @@ class GradScaler:
         """The present round: of eager calls, or of the capture that takes in launches on a device."""
         capture = capture_of(device)
         if capture is None:
-            return self._round
+            rehearsal = None if thread.watcher is None else thread.watcher.rehearsal
+            if rehearsal is None or self._on_device is None or not rehearsal.includes(self._on_device):
+                return self._round
+            return self._on_device.round_of(device, rehearsal)
+        return self.on_device(device).round_of(device, capture)
+
+    def on_device(self, device: Device) -> DeviceScale:
+        """The scale in a device's memory. See `genesis.amp.GradScaler`."""
         if self._on_device is None:
-            self._on_device = DeviceScale(self._scaling, device, capture)
-        return self._on_device.round_of(device, capture)
+            self._on_device = DeviceScale(self._scaling, device)
+        return self._on_device
 
     def _round_of(self, optimizer: Optimizer) -> Round:
         return self._round_on(optimizer.param_groups[0]["params"][0].device)

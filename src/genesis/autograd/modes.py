@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeAlias,
 from genesis.errors import GraphError
 
 if TYPE_CHECKING:
+    from genesis.amp.device_scale import Rehearsal
     from genesis.optim.optimizer import Batch, Optimizer
     from genesis.tensor import Tensor
 
@@ -22,6 +23,10 @@ Observer: TypeAlias = "Callable[[type, tuple[object, ...], dict[str, object], li
 
 class Watcher(Protocol):
     """Records a run of this thread as calls of a backend, and hears of what happens besides."""
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """What stands in for the capture of a CUDA graph that is to make the same calls."""
 
     def refuse(self, reason: str) -> None:
         """The run does what cannot be replayed."""

@@ -7,6 +7,7 @@ during the capture.
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import get_args
 
@@ -122,6 +123,11 @@ class Graph:
 
 
 CUDAGraph = Graph
+
+
+def apart(cuda_graph: Graph) -> AbstractContextManager[None]:
+    """Inside the capture of a graph that shares a pool: memory that no other graph of the pool overwrites."""
+    return cuda_graph._graph.apart()
 
 
 class graph:  # noqa: N801  (PyTorch's name)

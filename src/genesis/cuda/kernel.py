@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from genesis.autograd.modes import state
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import RawLaunch, Value
 from genesis.backends.cuda.nvrtc.program import Program, base_name
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Grid = int | Sequence[int] | Callable[..., int | Sequence[int]] | None
 
+LAUNCHES = "launches a kernel of its own"  # why a recorder, which hears of ops, cannot repeat a run
 _MOST_PREPARED = 4096  # launches that a kernel remembers
 _BLOCK = 256  # threads, where the caller does not say
 _UNKNOWN: Any = object()
@@ -103,6 +105,8 @@ class Kernel:
             if key is not None:
                 self._prepared[key] = launch
         if launch is not None:  # None: an empty grid
+            if state.watcher is not None:
+                state.watcher.refuse(LAUNCHES)
             try:
                 run, device, frameworks, stream_of, written = launch
                 if stream is None and stream_of is not None:

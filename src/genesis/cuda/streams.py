@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from genesis.autograd.modes import unrecordable
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import streams
 from genesis.cuda.device import DeviceLike, index_of
 from genesis.cuda.device import device as device_context
 from genesis.errors import describe
 from genesis.ndarray import Device
+
+_ORDERS = "puts streams or events in order"
+_ASKS = "waits for a stream or event, or asks for its state"
 
 
 class Stream(streams.Stream):
@@ -56,7 +60,13 @@ class Stream(streams.Stream):
 
     def query(self) -> bool:
         """Whether all work on the stream is done."""
+        unrecordable(_ASKS)
         return super().record_event().query()
+
+    def synchronize(self) -> None:
+        """Wait until all work on the stream is done."""
+        unrecordable(_ASKS)
+        super().synchronize()
 
     def record_event(self, event: streams.Event | None = None) -> streams.Event:
         """Record an event at the present end of the stream.
@@ -133,6 +143,7 @@ class Event(streams.Event):
         Args:
             stream: the current one of the current device by default.
         """
+        unrecordable(_ORDERS)
         stream = current_stream() if stream is None else stream
         if self.handle is None:
             super().__init__(stream.device_index, self._enable_timing)
@@ -144,15 +155,18 @@ class Event(streams.Event):
         Args:
             stream: the current one by default.
         """
+        unrecordable(_ORDERS)
         if self.handle is not None:
             super().wait(current_stream() if stream is None else stream)
 
     def query(self) -> bool:
         """Whether all work before the event is done; True if it was never recorded."""
+        unrecordable(_ASKS)
         return self.handle is None or super().query()
 
     def synchronize(self) -> None:
         """Wait until all work before the event is done."""
+        unrecordable(_ASKS)
         if self.handle is not None:
             super().synchronize()
 
@@ -215,5 +229,6 @@ def stream(stream: Stream | None) -> Iterator[Stream | None]:
     if stream is None:
         yield None
         return
+    unrecordable(_ORDERS)
     with device_context(stream.device_index), streams.use(stream):
         yield stream

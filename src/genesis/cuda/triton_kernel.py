@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from genesis.autograd.modes import unrecordable
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.runtime import streams
 from genesis.cuda import arguments, launch_checks
 from genesis.cuda.arguments import framework_of
 from genesis.cuda.frameworks.genesis import GENESIS
 from genesis.cuda.frameworks.interface import Framework
+from genesis.cuda.kernel import LAUNCHES
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError, DTypeError, describe
 
@@ -72,6 +74,7 @@ class TritonKernel:
         by_position = {name: given[name] for name in names if name not in self._constants}
         constants = {name: given[name] for name in names if name in self._constants}
         device, frameworks = self._check(by_position)
+        unrecordable(LAUNCHES)
         values = [arguments.array_of(v) if framework_of(type(v)) else v for v in by_position.values()]
         if frameworks == [GENESIS]:
             launch.launch(self.kernel, blocks, *values, **constants, **options)

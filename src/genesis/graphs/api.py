@@ -10,22 +10,23 @@ from genesis.nn import Module
 
 
 def compile(target: Module | Target) -> Compiled:
-    """Record a module's inference or a training step on the CPU, and replay it without the Python between ops.
+    """Record a module's inference or a training step, and replay it without the Python between ops.
 
     For each input signature (shapes, strides and dtypes of tensors, values of all else), the first call runs eagerly,
-    the second is recorded, and later ones replay: op after op, each array freed after its last use. Before a replay,
-    guards check everything that the run read: parameters, submodules, modes, Python values. If one fails, the target is
-    recorded again.
+    the second is recorded, and later ones replay: on the CPU op after op, each array freed after its last use; on CUDA
+    as a CUDA graph, which the third call captures. Before a replay, guards check everything that the run read:
+    parameters, submodules, modes, Python values. If one fails, the target is recorded again.
 
     A training step is a function of tensors that uses the modules and optimizers that it names or takes as arguments;
     it may run forward, backward() and optimizers' steps. A replay updates parameters, buffers, gradients and optimizers
     as the step does, bit for bit. Options of optimizers are read at each replay, and random ops draw anew. Gradients
     that the step replaces are freed at its start; its results have no graph.
 
-    The target runs eagerly in training mode or where gradients are recorded (modules only), under autocast,
-    GENESIS_CHECK or GENESIS_DEBUG, with hooks, and, with a warning, on other devices. It also does, with one warning
-    that gives the reason, if it reads values (.item(), a condition on a tensor), changes an argument in place, uses a
-    tensor that is neither an argument nor part of a module or optimizer, or reads what cannot be guarded.
+    The target runs eagerly in training mode or where gradients are recorded (modules only), under GENESIS_CHECK or
+    GENESIS_DEBUG, with hooks, and, on the CPU, under autocast. It also does, with one warning that gives the reason, if
+    it reads values (.item(), a condition on a tensor), changes an argument in place, uses a tensor that is neither an
+    argument nor part of a module or optimizer, reads what cannot be guarded, or does what a CUDA graph cannot hold.
+    Its report() has recordings, reasons, memory and times.
 
     Args:
         target: a Module in eval mode, or a function.

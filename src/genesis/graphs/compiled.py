@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import abc
+import collections
+import contextlib
 import dataclasses
 import logging
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from genesis import backends
+from genesis.amp.casting import with_new_cache
 from genesis.autograd.modes import Watcher, state, watched
+from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.guards import present_modes
+from genesis.graphs.host import constants_only
 from genesis.graphs.recorder import Recorder
-from genesis.graphs.trace import Executed, Trace
+from genesis.graphs.report import RecordingReport, Report, signature_of
+from genesis.graphs.source import Recording
+from genesis.graphs.trace import Executed, Trace, untraced
 from genesis.graphs.values import kind_of
 from genesis.graphs.watch import UnwatchableError
-from genesis.ndarray import CPU
+from genesis.ndarray import CPU, Device
+from genesis.ndarray.capturing import capture_of
 from genesis.tensor import Tensor
+
+if TYPE_CHECKING:
+    from genesis.cuda.arena import Arena
+    from genesis.cuda.recorded import Captured
 
 Target = Callable[..., Any]
 
@@ -33,6 +46,10 @@ class Run:
     tensors: Sequence[Tensor]
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
+
+    @property
+    def device(self) -> Device:
+        return self.tensors[0].array.device
 
     def __call__(self) -> object:
         return self.target(*self.args, **self.kwargs)
@@ -50,6 +67,7 @@ class Compiled(abc.ABC):
     Attributes:
         target: the module or function.
         num_recordings: how many signatures are recorded.
+        num_replays: how many calls were replays.
 
     Example:
         >>> double = genesis.compile(lambda x: x * 2)
@@ -66,8 +84,10 @@ class Compiled(abc.ABC):
         self.target = target
         self._name = name
         self._entries: dict[Hashable, Entry] = {}
-        self._has_warned = False  # of another device
-        self._num_in_vain = 0
+        self._arenas: dict[Device, Arena] = {}
+        self._reasons: list[str] = []  # why it ran eagerly, of all warnings
+        self._changes: collections.Counter[str] = collections.Counter()  # before it was recorded anew
+        self.num_replays = self._num_in_vain = 0
 
     @property
     def num_recordings(self) -> int:
@@ -76,17 +96,32 @@ class Compiled(abc.ABC):
     def __repr__(self) -> str:
         return f"compile({self.target!r})"
 
+    def report(self) -> Report:
+        """Its recordings, and why it ran eagerly or was recorded anew; waits for the device.
+
+        Returns: a Report, which prints as a table.
+
+        Example:
+            >>> double = genesis.compile(lambda x: x * 2)
+            >>> for _ in range(3):
+            ...     y = double(genesis.ones(2))
+            >>> [(each.signature, each.num_calls, each.num_replays) for each in double.report().recordings]
+            [('float32 (2,)', 1, 1)]
+        """
+        recordings = tuple([entry.report() for entry in self._entries.values() if entry.is_recorded])
+        num_shared = sum(arena.num_shared_bytes for arena in self._arenas.values())
+        return Report(recordings, tuple(self._reasons), dict(self._changes), num_shared)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        start = perf_counter()
         tensors: list[Tensor] = []
         kind: Hashable = kind_of(args, tensors)
         if kwargs:
             kind = kind, kind_of(kwargs, tensors)
         backend = _plain_backend(tensors)
-        is_watched = state.autocast is not None or state.observer is not None or state.watcher is not None
-        if backend is None or is_watched or not self._may_replay(tensors):
-            if backend is None and not self._has_warned and any(tensor.array.device is not CPU for tensor in tensors):
-                self._has_warned = True
-                self._warn("is recorded on the CPU only (see docs/compile.md)")
+        if backend is None or _is_listened_to(tensors) or not self._may_replay(tensors):
+            if backend is None and len({tensor.array.device for tensor in tensors}) > 1 and not self._reasons:
+                self._warn("takes tensors of several devices")
             return self.target(*args, **kwargs)
         kind = kind, present_modes(), self._circumstances()
         entry = self._entries.get(kind)
@@ -100,24 +135,55 @@ class Compiled(abc.ABC):
         if not entry.may_replay(tensors):
             return self.target(*args, **kwargs)
         if entry.is_recorded:
-            self._num_in_vain = 0
-            return entry.replay(tensors)
+            try:
+                result = entry.replay(tensors)
+            except CannotReplayError as error:  # before it has done anything
+                failure = error.with_traceback(None)  # whose frames would hold the graph, and its memory
+                failure.__context__ = None
+            else:
+                self._num_in_vain = 0
+                self.num_replays += 1
+                entry.num_replays += 1
+                entry.seconds += perf_counter() - start
+                return result
+            return self._run_instead(entry, failure, kind, Run(self.target, backend, tensors, args, kwargs))
         result, refusal = entry.record(Run(self.target, backend, tensors, args, kwargs))
         if refusal:
             entry.is_refused = True
             self._warn(refusal)
         return result
 
-    def _warn(self, reason: str) -> None:
+    def _run_instead(self, entry: Entry, failure: CannotReplayError, kind: Hashable, run: Run) -> object:
+        if failure.is_stale:
+            return self._run_anew(entry, str(failure), kind, run)
+        if failure.is_final:
+            entry.refuse()
+            self._warn(str(failure), depth=4)
+        return run()
+
+    def _warn(self, reason: str, depth: int = 3) -> None:
+        """depth: of this call below the user's."""
+        self._reasons.append(reason)
         message = f"genesis.compile: {self._name} runs eagerly: it {reason}"
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        warnings.warn(message, RuntimeWarning, stacklevel=depth)
+
+    def _arena(self, device: Device) -> Arena | None:
+        """What the recordings on a device share; None on the CPU, where each array is allocated as it is needed."""
+        if device is CPU:
+            return None
+        if device not in self._arenas:
+            from genesis.cuda.arena import Arena  # and with it genesis.cuda
+
+            self._arenas[device] = Arena(device)
+        return self._arenas[device]
 
     def _run_anew(self, entry: Entry, changed: str, kind: Hashable, run: Run) -> object:
         _log.info("genesis.compile: %s has changed and is recorded anew: %s", self._name, changed)
+        self._changes[changed] += 1
         self._num_in_vain += entry.is_recorded
         if self._num_in_vain >= self.most_in_vain:
-            entry.is_refused = True
-            self._warn(f"changes before each recording could be replayed: '{changed}' has changed")
+            entry.refuse()
+            self._warn(f"changes before each recording could be replayed: '{changed}' has changed", depth=4)
             return run()
         del self._entries[kind]
         return self._run_first(kind, run)
@@ -127,9 +193,12 @@ class Compiled(abc.ABC):
         while len(self._entries) >= self.max_recordings:
             self._entries.pop(next(iter(self._entries)))
         trace = Trace()
-        with trace.runs(), watched(trace):
+        device = run.device.type  # its backend may import, or generate code, when an op is first called
+        quiet = contextlib.nullcontext() if device == "cpu" else backends.use(device, run.backend.wrapped(untraced))
+        with _new_casts(), quiet, trace.runs(), watched(trace):
             result = run()
-        self._entries[kind] = self._new_entry(run, trace.executed)
+        self._entries[kind] = entry = self._new_entry(run, trace.executed)
+        entry.signature = signature_of(run.tensors)
         return result
 
     @abc.abstractmethod
@@ -152,6 +221,8 @@ class Entry(abc.ABC):
     """
 
     is_refused = False
+    signature = ""  # for people
+    num_replays, seconds = 0, 0.0  # how often, and how long in all
     most_attempts = 4  # to record runs of which each executes other code
 
     def __init__(self, backend: backends.Backend, executed: Executed) -> None:
@@ -164,6 +235,21 @@ class Entry(abc.ABC):
     def is_recorded(self) -> bool: ...
 
     @abc.abstractmethod
+    def report(self) -> RecordingReport:
+        """Of its recording, which there is."""
+
+    def _report(self, recording: Recording, captured: Captured | None = None) -> RecordingReport:
+        seconds = self.seconds / self.num_replays if self.num_replays else None
+        num_bytes, on_device = (0, None) if captured is None else (captured.num_bytes, captured.seconds())
+        return RecordingReport(
+            self.signature, len(recording.calls), self.num_replays, num_bytes, seconds, on_device
+        )  # fmt: skip
+
+    @abc.abstractmethod
+    def refuse(self) -> None:
+        """Run eagerly from now on, and forget the recording."""
+
+    @abc.abstractmethod
     def changed(self) -> str | None:
         """The name of the first guard that fails; None if the recording, if any, is valid."""
 
@@ -173,7 +259,7 @@ class Entry(abc.ABC):
 
     @abc.abstractmethod
     def replay(self, tensors: Sequence[Tensor]) -> object:
-        """The result of the recorded run with these tensors."""
+        """The result of the recorded run with these tensors. Raises: CannotReplayError: nothing has been done."""
 
     def record(self, run: Run) -> tuple[object, str]:
         """Run and record; gives the result, and why it cannot be replayed, or ""."""
@@ -188,7 +274,10 @@ class Entry(abc.ABC):
     def _recorded(self, run: Run, recorder: Recorder, watcher: Watcher, trace: Trace) -> object:
         """Run with recorder and trace listening; gives the result."""
         modes, given = present_modes(), run.kind()
-        with trace.runs(), watched(watcher), backends.use("cpu", recorder.watch(self.backend)):
+        with (
+            backends.use(run.device.type, recorder.watch(self.backend)), constants_only(run.device, recorder),
+            _new_casts(), watched(watcher), trace.runs(),
+        ):  # fmt: skip
             result = run()
         if present_modes() != modes or run.kind() != given:
             recorder.refuse("changes its arguments or a mode of the process")
@@ -207,8 +296,31 @@ class Entry(abc.ABC):
 
 
 def _plain_backend(tensors: Sequence[Tensor]) -> backends.Backend | None:
-    """The CPU backend, if all tensors are on the CPU and no tool wraps it."""
-    if not tensors or any(tensor.array.device is not CPU for tensor in tensors):
+    """The backend of the one device that all tensors are on, if no tool wraps it."""
+    if not tensors:
         return None
-    backend = backends.get("cpu")
-    return backend if backends.active["cpu"] is backend else None
+    device = tensors[0].array.device
+    for tensor in tensors:
+        if tensor.array.device is not device:
+            return None
+    backend = backends.get(device.type)
+    return backend if backends.active[device.type] is backend else None
+
+
+def _is_listened_to(tensors: Sequence[Tensor]) -> bool:
+    """Whether a replay would pass over who hears of each call: a recorder, or a CUDA graph that is being captured."""
+    if state.observer is not None or state.watcher is not None:
+        return True
+    device = tensors[0].array.device
+    return state.autocast is not None if device is CPU else capture_of(device) is not None
+
+
+@contextlib.contextmanager
+def _new_casts() -> Iterator[None]:
+    """Inside, an autocast block around the call casts weights anew: a replay could not use its casts from before."""
+    before = state.autocast
+    state.autocast = with_new_cache(before)
+    try:
+        yield
+    finally:
+        state.autocast = before

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from types import CodeType
 
 from genesis import dtypes
+from genesis.amp.casting import casts_key
 from genesis.autograd.modes import state
 from genesis.graphs.reads import reads_of
 from genesis.graphs.trace import is_ours
@@ -33,6 +34,7 @@ def present_modes() -> tuple[object, ...]:
     """The settings of process and thread that change what ops compute."""
     return (
         dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, state.recording, state.folding,
+        None if state.autocast is None else casts_key(state.autocast),
     )  # fmt: skip
 
 

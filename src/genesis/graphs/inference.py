@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
-from genesis import backends
-from genesis.autograd.modes import state
 from genesis.graphs.compiled import Compiled, Entry, Run
-from genesis.graphs.guards import ModuleGuard, Versions
-from genesis.graphs.recorder import Recorder
-from genesis.graphs.snapshot import Snapshot
-from genesis.graphs.source import Recording
-from genesis.graphs.trace import Executed, Trace
-from genesis.graphs.values import Output, made_of, noted, objects_in
+from genesis.graphs.forward import Inference
+from genesis.graphs.trace import Executed
 from genesis.nn import Module
 from genesis.tensor import Tensor
 
@@ -34,60 +27,9 @@ class CompiledModule(Compiled):
         return None
 
     def _new_entry(self, run: Run, executed: Executed) -> Entry:
-        return _Inference(self.module, run.backend, executed)
+        arena = self._arena(run.device)
+        if arena is None:
+            return Inference(self.module, run.backend, executed)
+        from genesis.graphs.inference_captured import CapturedInference  # and with it genesis.cuda
 
-
-class _Inference(Entry):
-    """A recorded forward pass; the values of parameters and buffers are constants of it."""
-
-    def __init__(self, module: Module, backend: backends.Backend, executed: Executed) -> None:
-        super().__init__(backend, executed)
-        self._module = module
-        self._guard = ModuleGuard([module])
-        self._versions = Versions(self._guard.arrays)
-        self._snapshot: Snapshot | None = None
-        self._recording: Recording | None = None
-        self._result: object = None  # of the recorded run, with Input and Output in the places of its tensors
-
-    @property
-    def is_recorded(self) -> bool:
-        return self._recording is not None
-
-    def changed(self) -> str | None:
-        if not self._guard.holds():
-            return "a part, mode or array of a module"
-        if not self._versions.hold():
-            return "the values of a parameter or buffer"
-        return None if self._snapshot is None else self._snapshot.changed()
-
-    def may_replay(self, tensors: Sequence[Tensor]) -> bool:
-        records = state.recording and any(tensor.requires_grad for tensor in (*tensors, *self._guard.tensors))
-        return not records and not self._guard.has_hooks()
-
-    def _record(self, run: Run) -> tuple[object, str]:
-        snapshot = Snapshot((self._module, *objects_in((run.args, run.kwargs))), self._executed, run.tensors)
-        tensors, trace = self._guard.tensors, Trace()
-        recorder = Recorder(run.tensors, tensors, unseen=list(itertools.compress(tensors, self._versions.exported)))
-        result = self._recorded(run, recorder, _Refusals(recorder, trace), trace)
-        knew_all = self._knew_all(trace, recorder)
-        outputs: list[Output] = []
-        self._result = noted(result, run.tensors, recorder, outputs)
-        if not self._guard.holds() or not self._versions.hold():
-            recorder.refuse("changes its own parameters or buffers")
-        if (name := snapshot.changed()) is not None:
-            recorder.refuse(f"changes '{name}', a name outside of it")
-        if knew_all and not recorder.refusal:
-            self._snapshot, self._recording = snapshot, recorder.finish([output.value for output in outputs])
-        return result, recorder.refusal
-
-    def replay(self, tensors: Sequence[Tensor]) -> object:
-        assert self._recording is not None
-        handles = self._recording.run([tensor.array.handle for tensor in tensors])
-        return made_of(self._result, tensors, iter(handles), dict(enumerate(tensors)))
-
-
-class _Refusals:
-    """A Watcher for inference: whatever happens outside of the backend cannot be replayed."""
-
-    def __init__(self, recorder: Recorder, trace: Trace) -> None:
-        self.refuse, self.update = recorder.refuse, trace.update
+        return CapturedInference(self.module, run.backend, executed, arena)

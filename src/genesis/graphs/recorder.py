@@ -43,12 +43,13 @@ class Recorder:
         state: parameters and buffers; their arrays are constants of the recording.
         rules: INFERENCE or STEP.
         gradients: of before the run; each replay takes them and may change them.
+        scales: of GradScalers, in device memory; their arrays are constants, and change in place.
         unseen: the part of state that other libraries may write to; it is never prepared.
     """
 
     def __init__(
         self, arguments: Sequence[Tensor], state: Sequence[Tensor], rules: Rules = INFERENCE,
-        gradients: Sequence[NDArray] = (), unseen: Sequence[Tensor] = (),
+        gradients: Sequence[NDArray] = (), unseen: Sequence[Tensor] = (), scales: Sequence[NDArray] = (),
     ) -> None:  # fmt: skip
         self.refusal = ""
         self.uses_packed_weights = False  # packed before the run, from values that must not change
@@ -61,6 +62,8 @@ class Recorder:
             if self.value_of(tensor) is None:  # it may be an argument too
                 kind = Kind.PARAMETER if isinstance(tensor, Parameter) else Kind.BUFFER
                 self._recorder.declare(kind, tensor.array.handle)
+        for array in scales:
+            self._recorder.declare(Kind.BUFFER, array.handle)
         self._unseen = {id(tensor.array.handle) for tensor in unseen}
         self._calls: list[Call] = []  # with the constants themselves in their places
 
@@ -72,6 +75,10 @@ class Recorder:
     def refuse(self, reason: str) -> None:
         """Declare the run not replayable: it `reason`. The first reason is kept, with the user's line."""
         self.refusal = self.refusal or f"{reason} ({user_line()})"
+
+    @property
+    def is_paused(self) -> bool:
+        return self._recorder.is_paused
 
     def paused(self) -> AbstractContextManager[None]:
         """Stop recording inside the with block."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from genesis.amp import GradScaler
 from genesis.dtypes import DType
 from genesis.graphs.compiled import Compiled
 from genesis.graphs.guards import needed_attributes
@@ -50,6 +51,7 @@ class Snapshot:
     def __init__(self, roots: Iterable[object], executed: Executed, arguments: Iterable[Tensor] = ()) -> None:
         self.modules: list[Module] = []
         self.optimizers: list[Optimizer] = []
+        self.scalers: list[GradScaler] = []
         self.tensors: list[Tensor] = []
         self._watch = Watch()
         self._seen: dict[int, object] = {id(tensor): tensor for tensor in arguments}  # kept alive: ids stay theirs
@@ -136,6 +138,9 @@ class Snapshot:
         elif isinstance(value, Optimizer):
             self.optimizers.append(value)
             self._visit_instance(value, label)
+        elif isinstance(value, GradScaler) and kind is GradScaler:  # what it counts is no constant of a recording
+            self.scalers.append(value)
+            self._watch.other(value.is_enabled, label)
         elif isinstance(value, Compiled):
             self._add(value.target, label)
         elif kind in _VISITS:

@@ -23,7 +23,7 @@ class Recording:
     """
 
     def __init__(self, calls: Sequence[Call], inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-        self.inputs = inputs
+        self.calls, self.inputs, self.outputs = calls, inputs, outputs
         self._constants: dict[str, object] = {}
         lines = [f"def replay({', '.join(f'v{value.number}' for value in inputs)}):"]
         for call, ended in zip(calls, _ends(calls, outputs), strict=True):
@@ -33,7 +33,8 @@ class Recording:
         lines.append(f"    return [{', '.join(f'v{value.number}' for value in outputs)}]")
         self.source = "\n".join(lines) + "\n"
         exec(compile(self.source, "<genesis.compile>", "exec"), self._constants)
-        self._replay: Op = self._constants["replay"]  # type: ignore[assignment]
+        # Taken out of its own globals, in a cycle with which it would hold memory until the next collection.
+        self._replay: Op = self._constants.pop("replay")  # type: ignore[assignment]
 
     def run(self, inputs: Iterable[object]) -> list[object]:
         """Replay: output handles for these input handles, whose shapes and strides are those of the recording."""

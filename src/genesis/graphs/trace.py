@@ -33,6 +33,8 @@ class Trace:
     `executed` maps each code object to its globals; `refusal` names the first call that a replay would drop.
     """
 
+    rehearsal = None
+
     def __init__(self) -> None:
         self.executed: Executed = {}
         self.refusal = ""

@@ -56,7 +56,7 @@ def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object],
     """The result of a replay: placeholders become tensors on its handles; shown: by memory, what shows it already."""
     if type(noted) is Output:
         owner = shown.get(noted.memory)
-        array = NDArray(next(handles), CPU, None if owner is None else owner.array.changes)
+        array = NDArray(next(handles), tensors[0].array.device, None if owner is None else owner.array.changes)
         made = tensors[0]._like(array)
         if owner is None:
             shown[noted.memory] = made
@@ -101,9 +101,10 @@ def kind_of(value: object, tensors: list[Tensor]) -> Hashable:
                 if tensor.array.handle is array.handle:
                     return Input(index)
         tensors.append(value)
-        # Other devices' offsets do not matter: nothing is recorded there.
-        offset = array.handle.storage_offset() if array.device is CPU else 0
-        kind = array.shape, array.strides, offset, array.dtype
+        # On CUDA, kernels are chosen by the alignment of addresses.
+        device, handle = array.device, array.handle
+        place = handle.storage_offset() if device is CPU else (device, handle.data_pointer & 15)
+        kind = array.shape, array.strides, place, array.dtype
         # Beside what every tensor has there may be attributes of the user's, which a forward could read.
         return kind if len(own := value.__dict__) == 1 or own.keys() <= _OF_TENSORS else (kind, _Same(value))
     if type(value) is tuple or type(value) is list:

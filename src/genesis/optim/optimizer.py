@@ -16,7 +16,7 @@ from genesis.callsite import user_line
 from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import Device, NDArray
-from genesis.ndarray.capturing import capture_of, lasting, outside, replays
+from genesis.ndarray.capturing import Capture, capture_of, lasting, outside, replays
 from genesis.optim.capturable import Captured
 from genesis.optim.options import Entries, Group, as_number
 from genesis.records import StepInputs
@@ -225,6 +225,7 @@ class Optimizer:
         Raises: CaptureError: what a CUDA graph would not do again; nothing has changed.
         """
         batches = [batch for group in self.param_groups for batch in self._batches(group)]
+        watcher = thread.watcher
         if replays.captures:
             for batch in batches:
                 self._prepare_capture(batch)
@@ -235,16 +236,17 @@ class Optimizer:
                     "have to skip after an overflow: call it after replay()"
                 )
             for batch in batches:
+                if not batch.captured and watcher is not None and watcher.rehearsal is not None:
+                    self._prepare_capture(batch, watcher.rehearsal)
                 batch.inputs = batch.inputs._replace(found_inf=found_inf[batch.params[0].device])
-        watcher = thread.watcher
         for batch in batches:
             if watcher is None:
                 self.update(batch)
             else:
                 watcher.update(self, batch)
 
-    def _prepare_capture(self, batch: Batch) -> None:
-        capture = capture_of(batch.params[0].device)
+    def _prepare_capture(self, batch: Batch, capture: Capture | None = None) -> None:
+        capture = capture or capture_of(batch.params[0].device)
         if capture is not None:
             batch.inputs, batch.captured = StepInputs(Captured(self, batch, capture).numbers), True
 
@@ -310,10 +312,13 @@ class Optimizer:
 
     # --- the step of a recording, which knows the batches already ---------------------------------------------------
 
-    def update(self, batch: Batch, grads: Sequence[NDArray] | None = None) -> None:
+    def update(self, batch: Batch, grads: Sequence[NDArray] | None = None, found_inf: NDArray | None = None) -> None:
         """Update the parameters of a batch, as a recorded step does. See `optim.Optimizer.step`."""
         if grads is not None:
             batch.options, batch.fresh, batch.grads = self._options(batch.group), False, list(grads)
+            if replays.captures:
+                self._prepare_capture(batch)
+            batch.inputs = batch.inputs._replace(found_inf=found_inf)
         batch.after = [(self.state.update, zip(batch.owners, batch.states, strict=True))]
         with held():
             self._update(batch)

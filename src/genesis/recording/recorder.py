@@ -39,7 +39,7 @@ class Recorder:
         self._handles: tuple[type[object], ...] = (Variable, NDArray)  # what is an array, known or not
         self._open: list[Region] = []
         self._thread = threading.get_ident()
-        self._is_paused = False
+        self.is_paused = False
 
     # --- arrays -------------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Recorder:
 
             def noted(*args: object, **kwargs: object) -> object:
                 result = function(*args, **kwargs)
-                if threading.get_ident() == self._thread and not self._is_paused:
+                if threading.get_ident() == self._thread and not self.is_paused:
                     call = self.note(op, function, args, kwargs, result, traits.changed(args, kwargs))
                     if on_call is not None:
                         on_call(call, args)
@@ -144,11 +144,11 @@ class Recorder:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Inside, calls are not noted."""
-        self._is_paused = True
+        self.is_paused = True
         try:
             yield
         finally:
-            self._is_paused = False
+            self.is_paused = False
 
     # --- what it notes ------------------------------------------------------------------------------------------------
 

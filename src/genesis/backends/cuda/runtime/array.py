@@ -82,7 +82,7 @@ class DeviceArray:
     data_pointer is the address of the first element.
     """
 
-    __slots__ = ("_layout", "data_pointer", "dtype", "offset", "shape", "storage", "strides")
+    __slots__ = ("__weakref__", "_layout", "data_pointer", "dtype", "offset", "shape", "storage", "strides")
 
     def __init__(
         self, storage: Storage, shape: Shape, strides: Shape, offset: int, dtype: DType, layout: Layout | None = None

@@ -25,6 +25,7 @@ class Graph:
         self._capture: Capture | None = None
         self._executable: ExecutableGraph | None = None
         self._memory: GraphMemory | None = None
+        self._own_memory: GraphMemory | None = None  # see apart()
         self._driver: driver.Driver | None = None  # of the capture; another one may be in force when the graph goes
         self._device, self._stream = 0, 0
         self._replayed_on: int | None = None  # the stream of the latest replay
@@ -83,6 +84,23 @@ class Graph:
         self._memory, self._device, self._stream, self._capture = taken, stream.device_index, stream.handle, capture
         capture.join(self._device, self._stream)
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Inside, what this capture allocates lies apart from the memory that it shares with other graphs.
+
+        For results that must outlive replays of graphs that were captured before.
+        """
+        self._require_capture()
+        assert self._memory is not None
+        if self._own_memory is None:
+            self._own_memory = graph_pool.acquire(None)
+            self._own_memory.begin()
+        _redirect(self._device, self._stream, self._own_memory)
+        try:
+            yield
+        finally:
+            _redirect(self._device, self._stream, self._memory)
+
     def end(self) -> None:
         """Make the graph of what was captured. Raises: CaptureError, OutOfMemoryError: there is none, nor memory."""
         self._require_capture()
@@ -128,6 +146,8 @@ class Graph:
             for stream, device in capture.streams.items():
                 _redirect(device, stream, None)
             taken.end()
+            if self._own_memory is not None:
+                self._own_memory.end()
 
     def _unrestricted(self) -> AbstractContextManager[None]:
         assert self._driver is not None
@@ -161,13 +181,15 @@ class Graph:
         """Forget what was captured, and give its memory back. Raises: CaptureError: the capture goes on."""
         if self._is_capturing:
             raise CaptureError(f"{user_line()}: reset: expected the capture to have ended")
-        capture, executable, taken = self._capture, self._executable, self._memory
-        self._executable = self._capture = self._memory = self._replayed_on = None
+        capture, executable, taken, own = self._capture, self._executable, self._memory, self._own_memory
+        self._executable = self._capture = self._memory = self._own_memory = self._replayed_on = None
         if executable is not None:
             with self._unrestricted():
                 executable.destroy()
         if taken is not None:
             graph_pool.release(taken)  # waits for replays
+        if own is not None:
+            graph_pool.release(own)
         del capture  # and what it keeps for them
 
 

@@ -18,6 +18,7 @@ from genesis.backends.cuda.runtime.streams import Stream
 from genesis.errors import CaptureError, describe
 
 PoolHandle = tuple[int, int]
+_MOST_TIMES = 4  # a block is as large as what lies in it
 
 
 class GraphPool(Pool):
@@ -29,7 +30,7 @@ class GraphPool(Pool):
         self._lock, self._statistics, self._allocations = parent._lock, parent._statistics, parent._allocations
         self._side = Stream(parent._device)  # memory comes in its order: that of a captured stream is a graph's
         self._sizes: dict[int, int] = {}  # pointer → the most bytes that an array had there
-        self._num_blocks = 0
+        self._num_blocks = self.num_bytes = 0
         self._is_retired = False
         self.is_capturing = False
         if self._note is not None:
@@ -71,6 +72,10 @@ class GraphPool(Pool):
     def _obtain(self, num_bytes: int, shelf: Shelf) -> Block:
         """Memory from the device. Its cache was emptied when the capture began, and cannot be while it goes on."""
         size, statistics, limit = shelf.size, self._statistics, self._parent.limit
+        larger = self._larger(shelf)
+        if larger is not None:
+            statistics.allocated += larger.shelf.size - size
+            return larger
         pointer = 0
         if limit is None or statistics.reserved + size <= limit:
             with self._driver.unrestricted():
@@ -79,16 +84,27 @@ class GraphPool(Pool):
         if not pointer:
             raise self._parent.no_room(num_bytes)
         self._num_blocks += 1
+        self.num_bytes += size
         statistics.num_driver_allocations += 1
         statistics.reserved += size
         statistics.peak_reserved = max(statistics.peak_reserved, statistics.reserved)
         return Block(pointer, shelf)
+
+    def _larger(self, shelf: Shelf) -> Block | None:
+        """A free block of another size class, which no array needs while this graph runs: of those that are not much
+        larger, the smallest. So graphs of several batch sizes compute in the same memory."""
+        fitting = [
+            other for other in self._shelves.values()
+            if other.blocks and other.stream == shelf.stream and shelf.size < other.size <= _MOST_TIMES * shelf.size
+        ]  # fmt: skip
+        return min(fitting, key=lambda other: other.size).blocks.pop() if fitting else None
 
     def _release_free(self) -> None:
         if not self._is_retired:
             return
         for shelf in self._shelves.values():
             self._num_blocks -= len(shelf.blocks)
+            self.num_bytes -= len(shelf.blocks) * shelf.size
             for block in shelf.blocks:
                 self._sizes.pop(block.pointer, None)
                 if self._driver.watches_memory:
@@ -126,6 +142,11 @@ class GraphMemory:
         pool.is_capturing = True
         return pool
 
+    @property
+    def num_bytes(self) -> int:
+        """Taken from the devices."""
+        return sum(pool.num_bytes for pool in self._pools.values())
+
     def retire(self) -> None:
         for pool in self._pools.values():
             pool.retire()
@@ -140,6 +161,12 @@ driver.forget_on_switch(_known.clear)
 def new_handle() -> PoolHandle:
     """A name for a pool that graphs can share; memory comes with the first capture."""
     return (0, next(_numbers))
+
+
+def num_bytes(handle: PoolHandle) -> int:
+    """The memory of a handle."""
+    found = _known.get(handle)
+    return 0 if found is None else found.num_bytes
 
 
 def acquire(handle: PoolHandle | None) -> GraphMemory:

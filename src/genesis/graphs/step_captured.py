@@ -1,0 +1,136 @@
+"""Recorded steps as CUDA graphs."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from genesis.cuda.arena import Arena
+from genesis.cuda.recorded import Captured
+from genesis.graphs.failures import CannotReplayError
+from genesis.graphs.replayable import Replayable
+from genesis.graphs.values import Output, made_of
+from genesis.recording import Kind
+from genesis.tensor import Tensor
+
+_grad = operator.attrgetter("grad")
+_pointer = operator.attrgetter("grad.array.handle.data_pointer")
+
+
+class CapturedReplayable(Replayable):
+    """A recorded step, which is captured when it is first replayed.
+
+    Gradients are large. Those that the step makes stay in the graph's memory, where the next replay makes them again,
+    unless somebody else holds one by then. Those that it adds to are changed where they lie, if that is where they lay
+    during the capture. Otherwise the step is captured once more, and from then on replays copy gradients.
+    """
+
+    def __init__(self, *recorded: Any, arena: Arena) -> None:
+        super().__init__(*recorded)
+        self._arena = arena
+        places = [place for place in self._made[1] if place is not None]
+        is_made = [type(place) is Output and place.value.memory.kind is Kind.INTERMEDIATE for place in places]
+        self._copies_grads = not all(is_made)
+        self._own: _Gradients | None = None
+        self._pointers: list[int] = []  # of the gradients that the graph adds to
+        self._leaves = [leaf for leaf, _ in self._accumulating]
+        self._state = {id(array.changes) for array in self.surroundings.guard.arrays}
+
+    def replay(self, tensors: Sequence[Tensor]) -> object:
+        for tensor in tensors:
+            if id(tensor.array._changes) in self._state:  # what the step changes, its copy would not show
+                raise CannotReplayError("is given a view of a parameter or buffer")
+        with self._arena.lock:
+            return self._replay(tensors)
+
+    def _replay(self, tensors: Sequence[Tensor]) -> object:
+        added_to = list(map(_grad, self._leaves))
+        inputs = [*tensors, *added_to]
+        handles = [tensor.array.handle for tensor in inputs]
+        if self.captured is None or not self._may_share_gradients():
+            self._copies_grads |= self.captured is not None
+            self._capture(handles, tensors)
+        captured = self.captured
+        assert captured is not None
+        outputs = captured.replay(handles)
+        if self._copies_grads:
+            captured.copy_back(handles, len(tensors))
+        for array in self._changed:
+            array.changes.note()
+        for grad in added_to:
+            grad.array.changes.note()
+        return self._result(tensors, inputs, outputs)
+
+    def _may_share_gradients(self) -> bool:
+        """Whether the graph may use the memory of gradients that it was captured with."""
+        return self._copies_grads or (
+            list(map(_pointer, self._leaves)) == self._pointers and (self._own is None or self._own.are_free())
+        )
+
+    def _capture(self, handles: list[Any], arguments: Sequence[Tensor]) -> None:
+        self.captured = self._own = None
+        for leaf in self._cleared:  # their memory may be needed
+            leaf.grad = None
+        num_copied = len(handles) if self._copies_grads else len(arguments)
+        num_handed_out = len(self.recording.outputs) if self._copies_grads else self._num_results
+        captured = Captured(self.recording, handles, num_copied, self._arena, num_handed_out, self.surroundings.scales)
+        self._pointers = list(map(_pointer, self._leaves))
+        if not self._copies_grads:
+            places = self._made[1]
+            grads = made_of(places, arguments, iter(captured.static), {})
+            self._own = _Gradients(self._renewed, places, grads)
+            del grads
+            self._own.watch()
+        self.captured = captured
+
+    def _result(self, tensors: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[object]) -> object:
+        shown = dict(zip(self._inputs, inputs, strict=True))
+        if self._own is not None:
+            self._own.attach()
+            return made_of(self._made[0], tensors, iter(outputs), {**self._own.shown, **shown})
+        result, grads = made_of(self._made, tensors, iter(outputs), shown)
+        for leaf, grad in zip(self._renewed, grads, strict=True):
+            leaf.grad = grad
+        return result
+
+
+class _Gradients:
+    """Gradients in a graph's memory, as the tensors that their leaves show.
+
+    Attributes:
+        shown: by the number of their memory.
+    """
+
+    def __init__(self, leaves: Sequence[Tensor], places: Sequence[object], grads: Sequence[Tensor | None]) -> None:
+        """places: an Output, or None, for each leaf; grads: likewise."""
+        self._cleared = [leaf for leaf, grad in zip(leaves, grads, strict=True) if grad is None]
+        self._leaves = [leaf for leaf, grad in zip(leaves, grads, strict=True) if grad is not None]
+        self._tensors = [grad for grad in grads if grad is not None]
+        pairs = zip(places, grads, strict=True)
+        self.shown = {place.memory: grad for place, grad in pairs if type(place) is Output and grad is not None}
+        arrays = [tensor.array for tensor in self._tensors]
+        handles = [array.handle for array in arrays]
+        self._parts = arrays, handles, [handle.storage for handle in handles]
+
+    def watch(self) -> None:
+        """From now on, whoever holds one more reference may look at it later."""
+        self._counts = _counts(self._tensors)
+        self._counts_of_parts = list(map(_counts, self._parts))
+
+    def are_free(self) -> bool:
+        """Whether nobody but their leaves holds the gradients, or anything that shows their memory."""
+        attached = map(operator.is_, map(_grad, self._leaves), self._tensors)
+        counts = list(map(operator.add, self._counts, attached))
+        return _counts(self._tensors) == counts and list(map(_counts, self._parts)) == self._counts_of_parts
+
+    def attach(self) -> None:
+        for leaf, grad in zip(self._leaves, self._tensors, strict=True):
+            leaf.grad = grad
+        for leaf in self._cleared:
+            leaf.grad = None
+
+
+def _counts(things: Sequence[object]) -> list[int]:
+    return list(map(sys.getrefcount, things))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +14,15 @@ from torch.nn import functional as F
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
+from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.ops.conv import accuracy
+from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
-from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthwise
-from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Shape
+from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthwise, DepthwiseFamily
+from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Shape, Work
+from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.storage.launch import copy_into
 from genesis.backends.cuda.runtime import array, streams
 from genesis.shapes import channels_last_strides
 from tests.backends.cuda.ops.conv.candidates import depthwise_on_host
@@ -142,3 +148,162 @@ def test_on_the_host(
         dtype = dtypes.bfloat16
     problem = _problem(direction, options, dtype)
     _check(problem, Depthwise(_shape(problem, shape)), put, get)
+
+
+@on_host_only
+@pytest.mark.parametrize("dtype", TORCH, ids=str)
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
+def test_epilogues_on_the_host(
+    cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, direction: str, dtype: Any
+) -> None:
+    activation = "relu" if direction == FORWARD else None
+    problem = _problem(direction, CASES[0][0], dtype, bias=True, residual=True, activation=activation)
+    _check(problem, Depthwise(_shape(problem, (2, 2, 4, 1))), put, get)
+
+
+@on_host_only
+@pytest.mark.parametrize(("dtype", "multiplier", "mean"), [(dtypes.bfloat16, 1, 0), (dtypes.float32, 2, 1000)])
+def test_statistics_on_the_host(cuda: Backend, on_host: None, dtype: Any, multiplier: int, mean: int) -> None:
+    """Of several parts, the last of which is smaller; of channels that all lie far from 0, too."""
+    case = ((3, 10, 8, 6), multiplier, (3, 3), (1, 1), (1, 1), (1, 1))
+    problem = _problem(FORWARD, case, dtype, bias=True, statistics=True)
+    candidate = Depthwise(_shape(problem, (2, 4, 3, 1), threads=32))
+    assert "statistics" in candidate.fuses(problem)
+    assert "statistics" not in Depthwise(_shape(problem, (2, 4, 4, 1))).fuses(problem)  # tiles that are cut off
+    assert candidate.parts(problem).number > 1
+    bench = ConvBench(problem)
+    if mean:
+        bench._bias = put_all(bench._bias, mean)
+    built = Built(candidate, candidate.prepare(problem), candidate.workspace(problem))
+    assert bench.error(built) <= max(accuracy.error_bound(problem), 2e-6)
+
+
+def put_all(bias: Any, value: int) -> Any:
+    """All of it the same."""
+    copy_into(bias, value)
+    return bias
+
+
+@on_host_only
+def test_a_result_has_no_value_left_from_before(cuda: Backend, on_host: None) -> None:
+    """The whole result is written, of either guess; and what the tuner checks is right."""
+    for direction in DIRECTIONS:
+        problem = _problem(direction, CASES[7][0], dtypes.float32)
+        bench = ConvBench(problem)
+        for candidate in DepthwiseFamily().variants(problem)[:2]:
+            built = Built(candidate, candidate.prepare(problem), candidate.workspace(problem))
+            assert bench.error(built) <= accuracy.error_bound(problem)
+
+
+SHAPES = [  # (input, taps, stride) of MobileNet, EfficientNet and ConvNeXt
+    ((64, 32, 112, 112), 3, 1),
+    ((64, 144, 56, 56), 3, 2),
+    ((64, 240, 28, 28), 5, 2),
+    ((64, 960, 7, 7), 3, 1),
+    ((64, 96, 56, 56), 7, 1),
+]
+
+
+@pytest.fixture
+def on_a_large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "is_available", lambda device: True)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
+def test_the_choice(simulated: Backend, on_a_large_gpu: None, direction: str, dtype: Any) -> None:
+    """What is tried differs in all that a shape has; its names lead back to it; and nobody waits for the choice."""
+    for input_shape, taps, stride in SHAPES:
+        case = (input_shape, 1, (taps, taps), (stride, stride), (taps // 2, taps // 2), (1, 1))
+        problem = _problem(direction, case, dtype)
+        family = DepthwiseFamily()
+        choice = family.variants(problem)
+        assert len({candidate.name for candidate in choice}) == len(choice) == 16
+        assert (
+            len({(candidate.shape.vector, candidate.shape.rows, candidate.shape.columns) for candidate in choice}) >= 8
+        )
+        assert len({candidate.shape.vector for candidate in choice}) > 1
+        for candidate in choice:
+            restored = family.named(problem, candidate.name)
+            assert isinstance(restored, Depthwise)
+            assert restored.shape == candidate.shape
+            work = Work(problem, candidate.shape)
+            assert work.num_threads <= candidate.shape.threads
+            assert work.lanes * work.slices >= work.num_groups
+            assert work.parts * work.iterations * work.workers >= work.num_units
+        assert next(iter(CONV.candidates(problem))).name == choice[0].name
+
+
+@pytest.mark.parametrize("name", ["v2", "v2 4x0 ahead 1 t128 b8", "v2 4x4 ahead 1 t128 b99999", "x"])
+def test_names_of_no_shape(simulated: Backend, name: str) -> None:
+    assert DepthwiseFamily().named(_problem(FORWARD, CASES[0][0], dtypes.float32), f"depthwise/{name}") is None
+
+
+def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> None:
+    family = DepthwiseFamily()
+    fits = _problem(FORWARD, CASES[0][0], dtypes.float32)
+    assert family.variants(fits)
+    others: list[dict[str, Any]] = [
+        {"dtype": dtypes.float64},
+        {"weight_shape": (6, 2, 3, 3), "groups": 3},
+        {"input_shape": (2, 6, 40, 40), "weight_shape": (6, 1, 17, 17)},
+        {"input_shape": (2**20, 6, 40, 40)},
+    ]
+    for each in others:
+        assert not family.variants(dataclasses.replace(fits, **each))
+    for alignment, vectors in ((4, {1}), (2, set())):  # of 6 channels in float32
+        found = family.variants(dataclasses.replace(fits, alignment=alignment))
+        assert {candidate.shape.vector for candidate in found} == vectors
+
+
+def test_without_a_gpu_others_compute(simulated: Backend) -> None:
+    assert not DepthwiseFamily().variants(_problem(FORWARD, CASES[0][0], dtypes.float32))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_kernels_compile(simulated: Backend, on_a_large_gpu: None, direction: str, arch: str) -> None:
+    for dtype, options in itertools.product(TORCH, ({}, {"bias": True, "statistics": True})):
+        if direction != FORWARD and options:
+            continue
+        problem = _problem(direction, CASES[0][0], dtype, **options)
+        shape = Shape(2, 3, 4, 1)
+        name = "depthwise_weight_grad" if direction == WEIGHT_GRAD else "depthwise"
+        made = kernel.cubin(name, kernel.options(Work(problem, shape).macros), arch)
+        assert made[:4] == b"\x7fELF"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TORCH, ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_on_a_gpu(gpu: Backend, case: int, direction: str, dtype: Any) -> None:
+    options, shape = CASES[case]
+    problem = _problem(direction, options, dtype)
+    if shape[0] * dtype.itemsize <= 16:
+        _check_on_gpu(problem, Depthwise(_shape(problem, shape, threads=128)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TORCH, ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_choice_on_a_gpu(gpu: Backend, shape: Any, direction: str, dtype: Any) -> None:
+    (_, *rest), taps, stride = shape
+    case = ((4, *rest), 1, (taps, taps), (stride, stride), (taps // 2, taps // 2), (1, 1))
+    options: list[dict[str, Any]] = [{}]
+    if direction == FORWARD:
+        options += [{"bias": True, "residual": True, "activation": "relu"}, {"statistics": True}]
+    for each in options:
+        problem = _problem(direction, case, dtype, **each)
+        for candidate in DepthwiseFamily().variants(problem)[:: 1 if dtype is dtypes.bfloat16 else 4]:
+            assert isinstance(candidate, Depthwise)
+            _check_on_gpu(problem, candidate)
+
+
+def _check_on_gpu(problem: ConvProblem, candidate: Depthwise) -> None:
+    bench = ConvBench(problem)
+    built = Built(candidate, candidate.prepare(problem), candidate.workspace(problem))
+    few = 2 if math.prod(problem.result_shape) < 200 else 1
+    bound = max(few * accuracy.error_bound(problem), 1e-5 if problem.statistics else 0)
+    assert bench.error(built) <= bound, candidate.name

@@ -1,7 +1,7 @@
 """Depthwise convolution in CUDA C++: forward and input gradient (gather.cu), weight gradient (weight_grad.cu).
 
-It is bound by memory. So a thread keeps the sums of a tile of results, or of the taps, in registers, and loads a pixel's
-channels once for all of them.
+It is bound by memory. So a thread keeps the sums of a tile of results, or of the taps, in registers, and loads the
+channels of a pixel once for all of them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import AddressLaunch
 from genesis.backends.cuda.nvrtc import structure
+from genesis.backends.cuda.nvrtc.structure import Structure
 
 _FOLDER = Path(__file__).parent
 _OPTIONS = ("-default-device",)  # lambdas run on the device, too
@@ -52,7 +53,12 @@ def prepare(
 
 def packed(name: str, **geometry: int) -> bytes:
     """The structure that the kernel takes."""
-    return structure.read("Geometry", source(name).read_text()).pack(**geometry)
+    return _structure(name).pack(**geometry)
+
+
+@functools.cache
+def _structure(name: str) -> Structure:
+    return structure.read("Geometry", source(name).read_text())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -242,11 +242,12 @@ _compiled: set[Case] = set()
 
 
 def chosen(case: Case) -> list[Candidate[ConvProblem]]:
-    """All of ours, and the libraries' first few."""
-    found: list[Candidate[ConvProblem]] = []
-    for candidate in CONV.candidates(case.problem):
+    """The guess, all that the tuner would try of ours, and the libraries' first few."""
+    guess = next(CONV.candidates(case.problem))
+    found = [guess]
+    for candidate in CONV.in_turns(case.problem):
         others = sum(each.family == candidate.family for each in found)
-        if candidate.family != "cudnn" or others < _MOST_OF_LIBRARY:
+        if candidate.name != guess.name and (candidate.family != "cudnn" or others < _MOST_OF_LIBRARY):
             found.append(candidate)
     return found
 
@@ -255,16 +256,16 @@ def compile_ahead(case: Case, builders: ThreadPoolExecutor) -> None:
     """In other threads; only compiled, since loading a kernel would get into a capture."""
     from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
     from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthwise
-    from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Work
+    from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import Toeplitz
 
     if case in _compiled:
         return
     _compiled.add(case)
     arch = f"sm_{driver.get().properties(0).compute_capability}"
-    for candidate in CONV.candidates(case.problem):
-        if isinstance(candidate, Depthwise):
-            name = "depthwise_weight_grad" if case.direction == WEIGHT_GRAD else "depthwise"
-            builders.submit(kernel.cubin, name, kernel.options(Work(case.problem, candidate.shape).macros), arch)
+    for candidate in chosen(case):
+        if isinstance(candidate, Depthwise | Toeplitz):
+            name, macros = candidate.program(case.problem)
+            builders.submit(kernel.cubin, name, kernel.options(macros), arch)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from genesis.backends.cuda.engine.passes import PassFamily
 from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
+from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
@@ -24,10 +25,10 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, ConvProblem
 _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _STATISTICS_PASS, _RESIDUAL_PASS = StatisticsPass(), ResidualPass()
 _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
-_DEPTHWISE = DepthwiseFamily()
+_DEPTHWISE, _TOEPLITZ = DepthwiseFamily(), ToeplitzFamily()
 FAMILIES: tuple[Family[ConvProblem], ...] = (
-    _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(), CublasltFamily(), CudnnFamily(),
-    _FIRST_LAYER, WgmmaFamily(), _FALLBACK,
+    _TOEPLITZ, _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(), CublasltFamily(),
+    CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK,
 )  # fmt: skip
 
 

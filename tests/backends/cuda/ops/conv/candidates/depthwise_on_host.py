@@ -37,6 +37,39 @@ template <bool BF16> u32 rounded_pair(float low, float high) {
 }
 """
 
+_INSTRUCTIONS = """
+#pragma once
+#include "conversions.cuh"
+static void copy_16(void* to, const void* from, bool inside) { inside ? memcpy(to, from, 16) : memset(to, 0, 16); }
+static void wait_for_copies() {}
+static u32 paired(u32 first, u32 second, bool high) {
+  return high ? first >> 16 | (second & 0xFFFF0000u) : (first & 0xFFFF) | second << 16;
+}
+// Each lane leaves its operands where the others of its warp find them. Two places in turns: no one is a turn ahead.
+static u32 operands[2][MOST][6];
+static int turns[MOST];
+template <bool BF16> void product(float (&sums)[4], const u32 (&mine)[6], int columns) {
+  const int thread = threadIdx.x, lane = thread % 32, turn = turns[thread]++ % 2;
+  memcpy(operands[turn][thread], mine, sizeof mine);
+  __syncthreads();
+  const u32 (*warp)[6] = operands[turn] + thread / 32 * 32;
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < columns; ++k) {
+      const int place = k % 8 / 2, left = row % 8 * 4 + place, right = column * 4 + place;
+      const u32 a = warp[left][row / 8 + k / 8 * 2], b = warp[right][4 + k / 8];
+      sums[i] += half_of<BF16>(a, k % 2) * half_of<BF16>(b, k % 2);
+    }
+  }
+}
+template <bool BF16> void multiply_16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  product<BF16>(sums, {a0, a1, a2, a3, b0, b1}, 16);
+}
+template <bool BF16> void multiply_8(float (&sums)[4], u32 a0, u32 a1, u32 b0) {
+  product<BF16>(sums, {a0, a1, 0, 0, b0, 0}, 8);
+}
+"""
+
 _HOST = r"""
 #include <cmath>
 #include <cstring>
@@ -62,7 +95,14 @@ static ucontext_t scheduler, threads_[MOST];
 static char stacks[MOST][STACK];
 static bool is_done[MOST];
 static void __syncthreads() { swapcontext(&threads_[threadIdx.x], &scheduler); }
-alignas(16) float memory[1 << 14];
+static constexpr int SHARED = 1 << 16;
+#ifdef PATCH
+alignas(16) uint4 patch[SHARED / 4];
+static float* const everything = reinterpret_cast<float*>(patch);
+#else
+alignas(16) float memory[SHARED];
+static float* const everything = memory;
+#endif
 #include SOURCE
 static const void* const* addresses;
 static Geometry geometry;
@@ -73,7 +113,7 @@ extern "C" int launch(int grid, int threads, int shared, const void* const* give
   addresses = given, gridDim.x = grid;
   memcpy(&geometry, structure, size);
   for (blockIdx.x = 0; blockIdx.x < (unsigned)grid; ++blockIdx.x) {
-    for (float& each : memory) each = NAN;
+    for (int i = 0; i < SHARED; ++i) everything[i] = NAN;
     for (int t = 0; t < threads; ++t) {
       getcontext(&threads_[t]);
       threads_[t].uc_stack.ss_sp = stacks[t], threads_[t].uc_stack.ss_size = STACK, threads_[t].uc_link = &scheduler;
@@ -92,7 +132,7 @@ extern "C" int launch(int grid, int threads, int shared, const void* const* give
       if (waiting == 0) break;
       if (waiting != threads) return threads - waiting;
     }
-    for (int i = shared / 4; i < (1 << 14); ++i) if (!std::isnan(memory[i])) return -2;
+    for (int i = shared / 4; i < SHARED; ++i) if (!std::isnan(everything[i])) return -2;
   }
   return 0;
 }
@@ -102,6 +142,8 @@ _CALLS = {
     " (char*)addresses[4], (float*)addresses[5], geometry)",
     "depthwise_weight_grad": "depthwise_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
     " geometry)",
+    "depthwise_toeplitz": "depthwise_toeplitz((u16*)addresses[0], (u16*)addresses[1], (u16*)addresses[2],"
+    " (u16*)addresses[3], (u16*)addresses[4], geometry)",
 }
 
 
@@ -114,7 +156,7 @@ def prepare(
     **geometry: int,
 ) -> Callable[..., None]:  # fmt: skip
     """As kernel.prepare()."""
-    assert threads <= macros["THREADS"]
+    assert threads <= macros.get("THREADS", 1024)
     library, structure = _library(name, tuple(macros.items())), kernel.packed(name, **geometry)
 
     def run(stream: int, *addresses: int) -> None:
@@ -130,11 +172,13 @@ def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         path, source = Path(folder), kernel.source(name)
         (path / "conversions.cuh").write_text(_CONVERSIONS)
+        (path / "instructions.cuh").write_text(_INSTRUCTIONS)
         (path / "depthwise.cuh").write_text((source.parent / "depthwise.cuh").read_text())
         (path / source.name).write_text(source.read_text())
         (path / "host.cpp").write_text(_HOST)
         defined = [f"-D{macro}={value}" for macro, value in macros]
         command = ["g++", "-std=c++17", "-O0", "-w", "-fno-strict-aliasing", "-fPIC", "-shared"]
-        here = [f'-DSOURCE="{source.name}"', f"-DCALL={_CALLS[name]}"]
+        here = ["-DPATCH"] if name == "depthwise_toeplitz" else []
+        here += [f'-DSOURCE="{source.name}"', f"-DCALL={_CALLS[name]}"]
         subprocess.run([*command, *defined, *here, "host.cpp", "-o", "host.so"], cwd=path, check=True)
         return ctypes.CDLL(str(path / "host.so"))

@@ -15,11 +15,13 @@ from torch.nn import functional as F
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine.bench import Built
+from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthwise, DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Shape, Work
+from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import Patch, Toeplitz, ToeplitzFamily
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.storage.launch import copy_into
@@ -51,6 +53,16 @@ CASES = [
     (((1, 3, 5, 6), 16, (3, 3), (2, 2), (1, 1), (1, 1)), (1, 2, 2, 2)),
     (((3, 70, 5, 4), 1, (3, 3), (1, 1), (1, 1), (1, 1)), (2, 4, 4, 2)),
     (((2, 2, 1, 2), 1, (3, 3), (1, 1), (3, 2), (1, 1)), (1, 2, 3, 1)),
+]
+
+# (input, taps, padding), (tiles, warps_x, warps_y, groups): rows and columns that patches don't cover, channels neither
+TOEPLITZ = [
+    (((2, 8, 9, 17), (7, 7), (3, 3)), (1, 1, 1, 1)),
+    (((1, 24, 17, 20), (5, 5), (2, 2)), (2, 1, 1, 2)),
+    (((1, 16, 10, 34), (3, 3), (0, 1)), (1, 2, 1, 2)),
+    (((1, 32, 18, 7), (9, 9), (4, 5)), (1, 1, 2, 3)),
+    (((2, 8, 6, 5), (2, 1), (1, 0)), (1, 1, 1, 1)),
+    (((1, 40, 7, 7), (11, 4), (6, 4)), (1, 1, 1, 4)),
 ]
 
 
@@ -113,7 +125,7 @@ def _expected(problem: ConvProblem, operands: list[torch.Tensor | None]) -> torc
     return result.relu() if p.activation == "relu" else result
 
 
-def _run(candidate: Depthwise, problem: ConvProblem, operands: list[Any]) -> Any:
+def _run(candidate: Depthwise | Toeplitz, problem: ConvProblem, operands: list[Any]) -> Any:
     assert candidate.supports(problem), (problem, candidate.name)
     assert problem.epilogue.parts <= candidate.fuses(problem)
     out = array.empty(problem.result_shape, problem.dtype, 0, channels_last_strides(problem.result_shape))
@@ -123,7 +135,7 @@ def _run(candidate: Depthwise, problem: ConvProblem, operands: list[Any]) -> Any
     return out
 
 
-def _check(problem: ConvProblem, candidate: Depthwise, put: Callable[[Any], Any], get: Any) -> None:
+def _check(problem: ConvProblem, candidate: Depthwise | Toeplitz, put: Callable[[Any], Any], get: Any) -> None:
     operands = _operands(problem)
     expected = _expected(problem, operands)
     result = get(_run(candidate, problem, [None if each is None else put(each) for each in operands])).double()
@@ -231,7 +243,9 @@ def test_the_choice(simulated: Backend, on_a_large_gpu: None, direction: str, dt
             assert work.num_threads <= candidate.shape.threads
             assert work.lanes * work.slices >= work.num_groups
             assert work.parts * work.iterations * work.workers >= work.num_units
-        assert next(iter(CONV.candidates(problem))).name == choice[0].name
+        guess = next(iter(CONV.candidates(problem)))
+        products = taps >= 5 and stride == 1 and dtype is dtypes.bfloat16 and direction != WEIGHT_GRAD
+        assert guess.name == (ToeplitzFamily().variants(problem)[0].name if products else choice[0].name)
 
 
 @pytest.mark.parametrize("name", ["v2", "v2 4x0 ahead 1 t128 b8", "v2 4x4 ahead 1 t128 b99999", "x"])
@@ -267,9 +281,8 @@ def test_kernels_compile(simulated: Backend, on_a_large_gpu: None, direction: st
         if direction != FORWARD and options:
             continue
         problem = _problem(direction, CASES[0][0], dtype, **options)
-        shape = Shape(2, 3, 4, 1)
-        name = "depthwise_weight_grad" if direction == WEIGHT_GRAD else "depthwise"
-        made = kernel.cubin(name, kernel.options(Work(problem, shape).macros), arch)
+        name, macros = Depthwise(Shape(2, 3, 4, 1)).program(problem)
+        made = kernel.cubin(name, kernel.options(macros), arch)
         assert made[:4] == b"\x7fELF"
 
 
@@ -285,6 +298,17 @@ def test_on_a_gpu(gpu: Backend, case: int, direction: str, dtype: Any) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
+@pytest.mark.parametrize("case", range(len(TOEPLITZ)))
+def test_products_on_a_gpu(gpu: Backend, case: int, direction: str, dtype: Any) -> None:
+    (input_shape, taps, padding), patch = TOEPLITZ[case]
+    for options in ({}, {"bias": True, "residual": True}):
+        problem = _problem(direction, (input_shape, 1, taps, (1, 1), padding, (1, 1)), dtype, **options)
+        _check_on_gpu(problem, Toeplitz(Patch(*patch, blocks=1)))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", TORCH, ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -296,14 +320,61 @@ def test_choice_on_a_gpu(gpu: Backend, shape: Any, direction: str, dtype: Any) -
         options += [{"bias": True, "residual": True, "activation": "relu"}, {"statistics": True}]
     for each in options:
         problem = _problem(direction, case, dtype, **each)
-        for candidate in DepthwiseFamily().variants(problem)[:: 1 if dtype is dtypes.bfloat16 else 4]:
-            assert isinstance(candidate, Depthwise)
-            _check_on_gpu(problem, candidate)
+        choice = [*ToeplitzFamily().trials(problem), *DepthwiseFamily().variants(problem)]
+        for candidate in choice[:: 1 if dtype is dtypes.bfloat16 else 4]:
+            if problem.epilogue.parts <= candidate.fuses(problem):
+                _check_on_gpu(problem, candidate)
 
 
-def _check_on_gpu(problem: ConvProblem, candidate: Depthwise) -> None:
+def _check_on_gpu(problem: ConvProblem, candidate: Candidate[ConvProblem]) -> None:
     bench = ConvBench(problem)
     built = Built(candidate, candidate.prepare(problem), candidate.workspace(problem))
     few = 2 if math.prod(problem.result_shape) < 200 else 1
     bound = max(few * accuracy.error_bound(problem), 1e-5 if problem.statistics else 0)
     assert bench.error(built) <= bound, candidate.name
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
+def test_products_compile(simulated: Backend, on_a_large_gpu: None, direction: str, arch: str) -> None:
+    for dtype in (dtypes.float16, dtypes.bfloat16):
+        problem = _problem(direction, ((2, 32, 56, 56), 1, (3, 5), (1, 1), (1, 2), (1, 1)), dtype, bias=True)
+        name, macros = Toeplitz(Patch(2, 1, 2, 2)).program(problem)
+        assert kernel.cubin(name, kernel.options(macros), arch)[:4] == b"\x7fELF"
+
+
+def test_choice_of_products(simulated: Backend, on_a_large_gpu: None) -> None:
+    """With few taps they are only tried; with a stride, a dilation, a multiplier or odd channels, they are not."""
+    case = ((64, 96, 56, 56), 1, (7, 7), (1, 1), (3, 3), (1, 1))
+    problem, family = _problem(FORWARD, case, dtypes.bfloat16), ToeplitzFamily()
+    choice = family.variants(problem)
+    assert len({candidate.name for candidate in choice}) == len(choice) == 10
+    for candidate in choice:
+        restored = family.named(problem, candidate.name)
+        assert isinstance(restored, Toeplitz)
+        assert restored.name == candidate.name
+    assert family.named(problem, "depthwise_toeplitz/1x1 g0 b8") is None
+    few = dataclasses.replace(problem, weight_shape=(96, 1, 3, 3), padding=(1, 1))
+    assert family.trials(few)
+    assert not family.variants(few)
+    others: list[dict[str, Any]] = [
+        {"stride": (2, 1)}, {"dilation": (1, 2)}, {"dtype": dtypes.float32}, {"direction": WEIGHT_GRAD},
+        {"weight_shape": (192, 1, 7, 7)}, {"weight_shape": (96, 1, 7, 10)}, {"alignment": 8}, {"groups": 1},
+        {"input_shape": (64, 97, 56, 56), "weight_shape": (97, 1, 7, 7), "groups": 97},
+    ]  # fmt: skip
+    for each in others:
+        assert not family.trials(dataclasses.replace(problem, **each)), each
+
+
+@on_host_only
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
+@pytest.mark.parametrize("case", range(len(TOEPLITZ)))
+def test_products_on_the_host(
+    cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, case: int, direction: str
+) -> None:
+    (input_shape, taps, padding), patch = TOEPLITZ[case]
+    dtype = (dtypes.float16, dtypes.bfloat16)[case % 2]
+    options: dict[str, Any] = {"bias": True, "residual": True} if case % 3 == 0 else {}
+    options |= {"activation": "relu"} if case == 0 and direction == FORWARD else {}
+    problem = _problem(direction, (input_shape, 1, taps, (1, 1), padding, (1, 1)), dtype, **options)
+    _check(problem, Toeplitz(Patch(*patch, blocks=1)), put, get)

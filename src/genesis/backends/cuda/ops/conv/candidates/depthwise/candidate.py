@@ -65,12 +65,16 @@ class Depthwise(Candidate[ConvProblem]):
             return Work(problem, self.shape).parts * numel(problem.weight_shape) * 4
         return 0
 
+    def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
+        """The kernel's name, and what it is compiled with."""
+        name = "depthwise_weight_grad" if problem.direction == WEIGHT_GRAD else "depthwise"
+        return name, Work(problem, self.shape).macros
+
     def prepare(self, problem: ConvProblem) -> Launch:
         work = Work(problem, self.shape)
-        name = "depthwise_weight_grad" if problem.direction == WEIGHT_GRAD else "depthwise"
         num_addresses = 3 if problem.direction == WEIGHT_GRAD else 6
         ready = kernel.prepare(
-            problem.device, name, work.macros, work.grid, work.num_threads, work.shared_memory, num_addresses,
+            problem.device, *self.program(problem), work.grid, work.num_threads, work.shared_memory, num_addresses,
             **work.geometry,
         )  # fmt: skip
         if problem.direction == WEIGHT_GRAD:

@@ -14,6 +14,11 @@ from genesis.backends.cuda.nvrtc import structure
 from genesis.backends.cuda.nvrtc.structure import Structure
 
 _FOLDER = Path(__file__).parent
+_SOURCES = {
+    "depthwise": "gather.cu",
+    "depthwise_weight_grad": "weight_grad.cu",
+    "depthwise_toeplitz": "toeplitz.cu",
+}
 _OPTIONS = ("-default-device",)  # lambdas run on the device, too
 _LEAST_CAPABILITY = 80  # converts float32 to bfloat16
 DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)  # in the order of DTYPE
@@ -32,7 +37,7 @@ def is_available(device: int) -> bool:
 
 def source(name: str) -> Path:
     """Of the kernel of this name."""
-    return _FOLDER / ("weight_grad.cu" if name == "depthwise_weight_grad" else "gather.cu")
+    return _FOLDER / _SOURCES[name]
 
 
 def options(macros: Mapping[str, int]) -> tuple[str, ...]:

@@ -14,8 +14,8 @@
 //
 // An infinite pixel times the zeros of T is NaN: 24 columns get to know of it, not TAPS_X.
 //
-// Macros: DTYPE 1 float16 | 2 bfloat16; INPUT_GRAD; TAPS_Y, TAPS_X (at most 9); PADDING_Y, PADDING_X; TILES of 16 columns x 8 rows of a warp, one
-// below the other; WARPS_X, WARPS_Y of them in a block, for each of GROUPS of eight channels; CHANNELS; BIAS, RESIDUAL,
+// Macros: DTYPE 1 float16 | 2 bfloat16; INPUT_GRAD; TAPS_Y, TAPS_X (at most 9); PADDING_Y, PADDING_X; TILES_X by TILES_Y tiles of a warp, 16
+// columns x 8 rows each; WARPS_X, WARPS_Y of them in a block, for each of GROUPS of eight channels; CHANNELS; BIAS, RESIDUAL,
 // RELU: of the epilogue.
 #include "instructions.cuh"
 
@@ -26,7 +26,7 @@ struct Geometry {
   int out_height, out_width;
 };
 
-constexpr int ROWS = 8 * TILES * WARPS_Y, COLUMNS = 16 * WARPS_X;
+constexpr int ROWS = 8 * TILES_Y * WARPS_Y, COLUMNS = 16 * TILES_X * WARPS_X;
 constexpr int PATCH_ROWS = ROWS + TAPS_Y - 1, PATCH_COLUMNS = COLUMNS + 8;
 constexpr int PIXEL = (GROUPS + 2) / 4 * 4 + 1, LINE = PATCH_COLUMNS * PIXEL | 1;  // of 16 bytes
 constexpr int NUM_THREADS = 32 * WARPS_X * WARPS_Y * GROUPS;
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
   const int channel = first_channel + group * 8;
   u32* taps = reinterpret_cast<u32*>(patch + PATCH_ROWS * LINE);
   const u32* my_taps = taps + group * (8 * TAPS_Y * SHIFTS) + 2 * pair_of_8 - row_of_8 - LEAST;
-  const int my_row = warp_y * (TILES * 8), my_column = warp_x * 16;
+  const int my_row = warp_y * (TILES_Y * 8), my_column = warp_x * (TILES_X * 16);
   const uint4* my_pixels = patch + (my_row + row_of_8) * LINE + (my_column + 2 * pair_of_8) * PIXEL + group;
 
   for (int iteration = 0; iteration < g.iterations; ++iteration) {
@@ -84,9 +84,9 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
     wait_for_copies();
     __syncthreads();
 
-    float sums[TILES][8][4];
+    float sums[TILES_Y][TILES_X][8][4];
 #pragma unroll
-    for (int i = 0; i < TILES * 32; ++i) sums[i / 32][i / 4 % 8][i % 4] = 0.f;
+    for (int i = 0; i < TILES_Y * TILES_X * 32; ++i) sums[i / (TILES_X * 32)][i / 32 % TILES_X][i / 4 % 8][i % 4] = 0.f;
 #pragma unroll 1
     for (int r = 0; r < TAPS_Y; ++r) {
       u32 early[8], late[8];  // T's pairs at columns 2 t and 2 t + 8
@@ -96,29 +96,34 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
         late[c] = my_taps[(c * TAPS_Y + r) * SHIFTS + 8];
       }
 #pragma unroll
-      for (int tile = 0; tile < TILES; ++tile) {
-        u32 pixels[3][2][4];
+      for (int down = 0; down < TILES_Y; ++down) {
+        u32 pixels[2 * TILES_X + 1][2][4];  // eight columns each
 #pragma unroll
-        for (int i = 0; i < 6; ++i) {
-          const uint4 found = my_pixels[(tile * 8 + r) * LINE + (i / 2 * 8 + i % 2) * PIXEL];
+        for (int i = 0; i < 4 * TILES_X + 2; ++i) {
+          const uint4 found = my_pixels[(down * 8 + r) * LINE + (i / 2 * 8 + i % 2) * PIXEL];
           pixels[i / 2][i % 2][0] = found.x, pixels[i / 2][i % 2][1] = found.y;
           pixels[i / 2][i % 2][2] = found.z, pixels[i / 2][i % 2][3] = found.w;
         }
 #pragma unroll
         for (int c = 0; c < 8; ++c) {
-          u32 pairs[3];
+          u32 pairs[2 * TILES_X + 1];
 #pragma unroll
-          for (int k = 0; k < 3; ++k) pairs[k] = paired(pixels[k][0][c / 2], pixels[k][1][c / 2], c % 2);
-          multiply_16<DTYPE == 2>(sums[tile][c], early[c], 0u, late[c], early[c], pairs[0], pairs[1]);
-          if (TAPS_X > 1) multiply_8<DTYPE == 2>(sums[tile][c], 0u, late[c], pairs[2]);
+          for (int k = 0; k < 2 * TILES_X + 1; ++k) pairs[k] = paired(pixels[k][0][c / 2], pixels[k][1][c / 2], c % 2);
+#pragma unroll
+          for (int tile = 0; tile < TILES_X; ++tile) {
+            float(&mine)[4] = sums[down][tile][c];
+            multiply_16<DTYPE == 2>(mine, early[c], 0u, late[c], early[c], pairs[2 * tile], pairs[2 * tile + 1]);
+            if (TAPS_X > 1) multiply_8<DTYPE == 2>(mine, 0u, late[c], pairs[2 * tile + 2]);
+          }
         }
       }
     }
 
 #pragma unroll
-    for (int i = 0; i < TILES * 4; ++i) {
-      const int tile = i / 4, below = i % 2, right = i / 2 % 2;
-      const int y = row + my_row + tile * 8 + 2 * pair_of_8 + below, x = column + my_column + row_of_8 + 8 * right;
+    for (int i = 0; i < TILES_Y * TILES_X * 4; ++i) {
+      const int down = i / (4 * TILES_X), tile = i / 4 % TILES_X, below = i % 2, right = i / 2 % 2;
+      const int y = row + my_row + down * 8 + 2 * pair_of_8 + below;
+      const int x = column + my_column + tile * 16 + row_of_8 + 8 * right;
       if (y >= g.out_height || x >= g.out_width || channel >= CHANNELS) continue;
       const long long place = (((long long)image * g.out_height + y) * g.out_width + x) * CHANNELS + channel;
       u32 words[4];
@@ -130,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
         if (RESIDUAL) more = __ldg(reinterpret_cast<const u32*>(residual + place) + w);
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          float result = sums[tile][2 * w + k][2 * right + below];
+          float result = sums[down][tile][2 * w + k][2 * right + below];
           if (BIAS) result += half_of<DTYPE == 2>(added, k);
           if (RESIDUAL) result += half_of<DTYPE == 2>(more, k);
           results[k] = RELU && result < 0.f ? 0.f : result;  // NaN stays NaN

@@ -27,7 +27,7 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_G
 from genesis.backends.cuda.ops.storage.launch import copy_into
 from genesis.backends.cuda.runtime import array, streams
 from genesis.shapes import channels_last_strides
-from tests.backends.cuda.ops.conv.candidates import depthwise_on_host
+from tests.backends.cuda.ops.conv.candidates import depthwise_on_host, fuzz_depthwise
 
 DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
 TORCH = {dtypes.float32: torch.float32, dtypes.float16: torch.float16, dtypes.bfloat16: torch.bfloat16}
@@ -380,3 +380,9 @@ def test_products_on_the_host(
     options |= {"activation": "relu"} if case == 0 and direction == FORWARD else {}
     problem = _problem(direction, (input_shape, 1, taps, (1, 1), padding, (1, 1)), dtype, **options)
     _check(problem, Toeplitz(Patch(*patch, blocks=1)), put, get)
+
+
+@on_host_only
+@pytest.mark.parametrize("seed", range(6))
+def test_random_problems_on_the_host(cuda: Backend, on_host: None, seed: int) -> None:
+    fuzz_depthwise.check(seed)

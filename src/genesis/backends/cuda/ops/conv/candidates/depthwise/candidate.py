@@ -73,8 +73,9 @@ class Depthwise(Candidate[ConvProblem]):
     def prepare(self, problem: ConvProblem) -> Launch:
         work = Work(problem, self.shape)
         num_addresses = 3 if problem.direction == WEIGHT_GRAD else 6
+        name, macros = self.program(problem)
         ready = kernel.prepare(
-            problem.device, *self.program(problem), work.grid, work.num_threads, work.shared_memory, num_addresses,
+            problem.device, name, macros, work.grid, work.num_threads, work.shared_memory, num_addresses,
             **work.geometry,
         )  # fmt: skip
         if problem.direction == WEIGHT_GRAD:

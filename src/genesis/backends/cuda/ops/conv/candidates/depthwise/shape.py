@@ -267,7 +267,7 @@ class Work:
         rows, columns = self._window
         loaded = self.outputs if p.direction == INPUT_GRAD else shape.vector
         taps = (self.tap_rows if p.direction == WEIGHT_GRAD else p.weight_shape[2]) * p.weight_shape[3]
-        products = pixels * taps * self.outputs * self.splits_of_a_round
+        products = float(pixels * taps * self.outputs * self.splits_of_a_round)
         if p.direction == INPUT_GRAD:
             products /= math.prod(p.stride)
         loads = rows * columns * (loaded * (1 if p.dtype.itemsize == 2 else 0) + 2.5)

@@ -171,8 +171,9 @@ class Toeplitz(Candidate[ConvProblem]):
     def prepare(self, problem: ConvProblem) -> Launch:
         p, patch = problem, self.patch
         slices, images, bands, strips = self._cover(p)
+        name, macros = self.program(p)
         ready = kernel.prepare(
-            p.device, *self.program(p), self.grid(p), patch.num_threads, patch.shared_memory(p.weight_shape[2]), 5,
+            p.device, name, macros, self.grid(p), patch.num_threads, patch.shared_memory(p.weight_shape[2]), 5,
             slices=slices, iterations=self._iterations(p), num_units=images * bands * strips, strips=strips,
             bands=bands,
             height=p.first_shape[2], width=p.first_shape[3], out_height=p.result_shape[2], out_width=p.result_shape[3],

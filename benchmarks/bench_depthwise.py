@@ -40,6 +40,7 @@ from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime import array, streams
 from genesis.cli.info import versions
+from genesis.errors import CompileError
 from genesis.files import replaced
 from genesis.settings import override
 
@@ -287,7 +288,7 @@ def measure(case: Case, rounds: int, device: str) -> dict[str, Any]:
         try:
             launch = candidate.prepare(problem)
             workspace = bytes_of(max(candidate.workspace(problem), 1), device)
-        except KernelError as error:
+        except (KernelError, CompileError) as error:
             print(f"  {case.name}: {candidate.name}: {error}")
             continue
         calls: list[Callable[[], object]] = [data.candidate(launch, workspace) for data in sets]
@@ -299,7 +300,7 @@ def measure(case: Case, rounds: int, device: str) -> dict[str, Any]:
     times = {name: _microseconds(each) for name, each in _interleaved(sides, rounds, device).items()}
     right = [name for name in names if errors[name] <= CONV.error_bound(problem)]
     wrong = sorted(set(names) - set(right))
-    best = min(right, key=times.__getitem__)
+    best = min(right or names, key=times.__getitem__)
     figures = {name: {"us": round(us, 2), "error": errors.get(name)} for name, us in times.items()}
     row: dict[str, Any] = {
         "case": case.name, "bytes": problem.bytes, "copy": figures["copy"], "torch": figures["torch"],

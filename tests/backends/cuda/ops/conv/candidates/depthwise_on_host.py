@@ -77,6 +77,7 @@ _HOST = r"""
 #define __device__
 #define __global__
 #define __shared__
+#define __align__(bytes)
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 struct uint2 { unsigned x, y; };

@@ -36,7 +36,7 @@ using Rows = Axis<TILE_Y, TAPS_Y, STRIDE_Y, DILATION_Y, PADDING_Y, TRANSPOSED>;
 using Columns = Axis<TILE_X, TAPS_X, STRIDE_X, DILATION_X, PADDING_X, TRANSPOSED>;
 constexpr int NUM_ROWS = Rows::count(), NUM_COLUMNS = Columns::count();
 
-extern __shared__ float memory[];
+extern __shared__ __align__(16) float memory[];
 
 struct Tile {
   int image, row, column;

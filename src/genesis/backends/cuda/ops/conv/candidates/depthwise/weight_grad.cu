@@ -23,7 +23,7 @@ using Rows = Axis<TILE_Y, TAPS_Y, STRIDE_Y, DILATION_Y, PADDING_Y, false>;
 using Columns = Axis<TILE_X, TAPS_X, STRIDE_X, DILATION_X, PADDING_X, false>;
 constexpr int NUM_ROWS = Rows::count(), NUM_COLUMNS = Columns::count();
 
-extern __shared__ float memory[];
+extern __shared__ __align__(16) float memory[];
 
 __device__ __forceinline__ void add_tile(float (&sums)[TAPS_Y][TAPS_X][OUTPUTS], int unit, const char* grad,
                                          const char* input, int first_tap, const Geometry& g) {

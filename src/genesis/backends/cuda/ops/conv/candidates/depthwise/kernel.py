@@ -36,7 +36,7 @@ def is_available(device: int) -> bool:
 
 
 def source(name: str) -> Path:
-    """Of the kernel of this name."""
+    """Path of the source that has this kernel."""
     return _FOLDER / _SOURCES[name]
 
 
@@ -68,7 +68,7 @@ def _structure(name: str) -> Structure:
 
 @functools.lru_cache(maxsize=1024)
 def cubin(name: str, options: tuple[str, ...], arch: str) -> bytes:
-    """From the cache on disk where it is there."""
+    """The compiled kernel; from the cache on disk if it is there."""
     from genesis.backends.cuda.nvrtc.program import Program
 
     path = source(name)

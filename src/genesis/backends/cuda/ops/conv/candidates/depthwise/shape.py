@@ -92,7 +92,7 @@ class Work:
 
     @cached_property
     def lanes(self) -> int:
-        """As many in each slice; at 32 bytes, where there are several."""
+        """Lanes of a block, as many in each slice; slices begin at multiples of 32 bytes."""
         slices = -(-self.num_groups // max(1, min(_LANES, self._most_lanes)))
         lanes = -(-self.num_groups // slices)
         sector = max(1, 32 // (self.shape.vector * self.problem.dtype.itemsize))
@@ -101,7 +101,7 @@ class Work:
 
     @property
     def _most_lanes(self) -> int:
-        """So that what they share fits into shared memory; 0: one lane's does not."""
+        """The most that fit into shared memory with what they share; 0 if one lane does not."""
         if self.problem.direction == WEIGHT_GRAD:
             fixed = self.problem.weight_shape[3] * self.outputs * self.shape.threads * 4
             return (MOST_SHARED - fixed) // (self.outputs * self.tap_rows * self.problem.weight_shape[3] * 4)
@@ -244,7 +244,7 @@ class Work:
 
     @cached_property
     def registers(self) -> int:
-        """Of a thread, about."""
+        """Registers of a thread, about."""
         p, shape = self.problem, self.shape
         loaded = self.outputs if p.direction == INPUT_GRAD else shape.vector
         row = self._window[1] * loaded
@@ -365,7 +365,7 @@ def _two_of_a_tile(works: Sequence[Work]) -> list[Work]:
 
 
 def _sizes(choice: tuple[int, ...], size: int, stride: int, whole: bool) -> list[int]:
-    """Of tiles along an axis: multiples of the stride, no larger than they need to be; whole: divisors of the size."""
+    """Sizes of tiles along an axis: multiples of the stride, no larger than they need to be; whole: divisors of the size."""
     found = sorted({-(-min(n, size) // stride) * stride for n in choice})
     if whole:
         return [n for n in found if size % n == 0]

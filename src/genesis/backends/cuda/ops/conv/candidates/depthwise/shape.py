@@ -365,7 +365,7 @@ def _two_of_a_tile(works: Sequence[Work]) -> list[Work]:
 
 
 def _sizes(choice: tuple[int, ...], size: int, stride: int, whole: bool) -> list[int]:
-    """Sizes of tiles along an axis: multiples of the stride, no larger than they need to be; whole: divisors of the size."""
+    """Tiles along an axis: multiples of the stride, no larger than they need to be; whole: divisors of the size."""
     found = sorted({-(-min(n, size) // stride) * stride for n in choice})
     if whole:
         return [n for n in found if size % n == 0]

@@ -32,6 +32,8 @@ from genesis.backends.cuda.ops.attention.bench import AttentionBench
 from genesis.backends.cuda.ops.attention.forward import Flash
 from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
+from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
@@ -160,13 +162,25 @@ def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     own = (
         WgmmaFamily(), HaloTileFamily(), SmallCFamily(), SmallCDgradFamily(), SmallKFamily(), SubPixelDgradFamily(),
+        DepthwiseFamily(), ToeplitzFamily(),
     )  # fmt: skip
-    weights = {(24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1)}  # strides
+    weights = {
+        (24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1),
+        (24, 1, 3, 3): (2, 1), (40, 1, 7, 7): (1, 1),
+    }  # strides; those with one channel are depthwise  # fmt: skip
     tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
     for (dtype, precision), weight in itertools.product(tolerances, weights):
+        groups = weight[0] if weight[1] == 1 else 1
         for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
             problem = ConvProblem(
-                direction, (2, weight[1], 9, 8), weight, weights[weight], (1, 1), dtype=dtype, precision=precision
+                direction,
+                (2, weight[1] * groups, 9, 8),
+                weight,
+                weights[weight],
+                (1, 1),
+                groups=groups,
+                dtype=dtype,
+                precision=precision,
             )
             first, second = (
                 random.randn(shape, seed, dtype)

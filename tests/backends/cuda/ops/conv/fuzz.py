@@ -39,6 +39,8 @@ from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
+from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
+from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
 from genesis.backends.cuda.ops.conv.candidates.wgmma import halo_tile as patch
 from genesis.backends.cuda.ops.conv.candidates.wgmma import weight_grad as wgmma_weight_grad
@@ -56,6 +58,7 @@ Put = Callable[[Any], Any]
 Get = Callable[[DeviceArray], torch.Tensor]
 
 _MOST_OF_LIBRARY = 2
+_COMPILED_FOR_THE_PROBLEM, _MOST_COMPILED = (DepthwiseFamily.prefix, ToeplitzFamily.prefix), 4
 _STATISTICS_BOUND = 1e-5  # of float32 sums
 _ALIKE = 4  # consecutive problems that differ in their sizes only, by multiples of 16: they share compiled kernels
 _MOST_FLOPS = 5e8  # for that, which the CPU computes in float64
@@ -223,6 +226,8 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
         from_cudnn = f"{CudnnFamily.prefix}/" in candidate.name  # or sub_pixel_dgrad/cudnn/…
         source = family, from_cudnn
         if (from_cudnn or family == CublasltFamily.prefix) and tried[source] == _MOST_OF_LIBRARY:
+            continue
+        if family in _COMPILED_FOR_THE_PROBLEM and tried[source] == _MOST_COMPILED:
             continue
         try:
             error = distance(run(cuda, candidate, problem, given))

@@ -9,6 +9,8 @@ from genesis.backends.cuda.engine.candidate import Candidate, Family, admissible
 from genesis.backends.cuda.engine.passes import PassFamily
 from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
+from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
+from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
@@ -23,16 +25,17 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, ConvProblem
 _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _STATISTICS_PASS, _RESIDUAL_PASS = StatisticsPass(), ResidualPass()
 _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
+_DEPTHWISE, _TOEPLITZ = DepthwiseFamily(), ToeplitzFamily()
 FAMILIES: tuple[Family[ConvProblem], ...] = (
-    SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(), CublasltFamily(), CudnnFamily(),
-    _FIRST_LAYER, WgmmaFamily(), _FALLBACK,
+    _TOEPLITZ, _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(), CublasltFamily(),
+    CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK,
 )  # fmt: skip
 
 
 def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     """Candidates for this problem, the passes appended for what they do not fuse.
 
-    Statistics come by a pass of their own until it is measured that they should not, but for the kernel to which they
+    Statistics come by a pass of their own until it is measured that they should not, but for the kernels to which they
     are next to nothing.
 
     What is added to an input's gradient is added by a pass of its own where a family's kernels don't do it, or only
@@ -50,7 +53,7 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     """
     if problem.statistics:
         appended = [PassFamily(_STATISTICS_PASS, family) for family in in_order(_STATISTICS_PASS.without(problem))]
-        nearly_free = [family for family in FAMILIES if family is _HALO_TILE]
+        nearly_free = [family for family in FAMILIES if family in (_DEPTHWISE, _HALO_TILE)]
         return [*nearly_free, *appended, *(family for family in _with_statistics() if family not in nearly_free)]
     if _RESIDUAL_PASS.is_wanted(problem):
         families = in_order(_RESIDUAL_PASS.without(problem))

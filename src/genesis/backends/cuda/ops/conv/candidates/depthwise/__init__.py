@@ -1,0 +1,1 @@
+"""Depthwise convolution and its gradients, bound by memory."""

@@ -1,0 +1,47 @@
+// Tensor cores and asynchronous copies. (PTX ISA 7.0)
+#pragma once
+#include "conversions.cuh"
+
+// 16 bytes from global to shared memory; zeros if it is not inside.
+__device__ __forceinline__ void copy_16(void* to, const void* from, bool inside) {
+  const u32 address = (u32)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(inside ? 16 : 0) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// The low halves of two words, or their high halves.
+__device__ __forceinline__ u32 paired(u32 first, u32 second, bool high) {
+  return __byte_perm(first, second, high ? 0x7632 : 0x5410);
+}
+
+// sums (16 x 8) += left (16 x 16) * right (16 x 8), by a warp: lane 4 g + t has of
+//
+//   sums   rows g, g + 8, columns 2 t, 2 t + 1;      left: rows g, g + 8, columns 2 t, 2 t + 1, then 2 t + 8, 2 t + 9
+//   right  rows 2 t, 2 t + 1, then 2 t + 8, 2 t + 9; column g
+template <bool BF16>
+__device__ __forceinline__ void multiply_16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  if constexpr (BF16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+}
+
+// The same with the first eight columns of left, the first eight rows of right.
+template <bool BF16>
+__device__ __forceinline__ void multiply_8(float (&sums)[4], u32 a0, u32 a1, u32 b0) {
+  if constexpr (BF16) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+  } else {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+  }
+}

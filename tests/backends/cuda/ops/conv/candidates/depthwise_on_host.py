@@ -1,0 +1,185 @@
+"""The depthwise kernels in CUDA C++, compiled by g++ and run on the host: threads are coroutines, which wait for each
+other at __syncthreads(). What differs from a GPU is how fast they are, and what the 16-bit conversions are made of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
+
+_CONVERSIONS = """
+#pragma once
+typedef unsigned int u32;
+typedef unsigned short u16;
+template <bool BF16> float half_of(u32 word, bool high) {
+  const u16 bits = high ? word >> 16 : word;
+  if (BF16) { const u32 wide = (u32)bits << 16; float r; memcpy(&r, &wide, 4); return r; }
+  _Float16 r; memcpy(&r, &bits, 2); return r;
+}
+template <bool BF16> u16 half_from(float value) {
+  u16 r;
+  if (BF16) {
+    u32 wide; memcpy(&wide, &value, 4);
+    if (value != value) return 0x7FFF;
+    return (wide + 0x7FFF + (wide >> 16 & 1)) >> 16;
+  }
+  const _Float16 half = value; memcpy(&r, &half, 2); return r;
+}
+template <bool BF16> u32 rounded_pair(float low, float high) {
+  return half_from<BF16>(low) | (u32)half_from<BF16>(high) << 16;
+}
+"""
+
+_INSTRUCTIONS = """
+#pragma once
+#include "conversions.cuh"
+static void copy_16(void* to, const void* from, bool inside) { inside ? memcpy(to, from, 16) : memset(to, 0, 16); }
+static void wait_for_copies() {}
+static u32 paired(u32 first, u32 second, bool high) {
+  return high ? first >> 16 | (second & 0xFFFF0000u) : (first & 0xFFFF) | second << 16;
+}
+// Each lane leaves its operands where the others of its warp find them. Two places in turns: no one is a turn ahead.
+static u32 operands[2][MOST][6];
+static int turns[MOST];
+template <bool BF16> void product(float (&sums)[4], const u32 (&mine)[6], int columns) {
+  const int thread = threadIdx.x, lane = thread % 32, turn = turns[thread]++ % 2;
+  memcpy(operands[turn][thread], mine, sizeof mine);
+  __syncthreads();
+  const u32 (*warp)[6] = operands[turn] + thread / 32 * 32;
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < columns; ++k) {
+      const int place = k % 8 / 2, left = row % 8 * 4 + place, right = column * 4 + place;
+      const u32 a = warp[left][row / 8 + k / 8 * 2], b = warp[right][4 + k / 8];
+      sums[i] += half_of<BF16>(a, k % 2) * half_of<BF16>(b, k % 2);
+    }
+  }
+}
+template <bool BF16> void multiply_16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  product<BF16>(sums, {a0, a1, a2, a3, b0, b1}, 16);
+}
+template <bool BF16> void multiply_8(float (&sums)[4], u32 a0, u32 a1, u32 b0) {
+  product<BF16>(sums, {a0, a1, 0, 0, b0, 0}, 8);
+}
+"""
+
+_HOST = r"""
+#include <cmath>
+#include <cstring>
+#include <ucontext.h>
+#define __device__
+#define __global__
+#define __shared__
+#define __align__(bytes)
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+struct uint2 { unsigned x, y; };
+struct uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+template <class T> static T __ldg(const T* p) { return *p; }
+static float __uint_as_float(unsigned bits) { float r; memcpy(&r, &bits, 4); return r; }
+static unsigned __float_as_uint(float value) { unsigned r; memcpy(&r, &value, 4); return r; }
+struct Index { unsigned x; };
+static Index threadIdx, blockIdx, gridDim;
+static constexpr int MOST = 1024, STACK = 1 << 16;
+static ucontext_t scheduler, threads_[MOST];
+static char stacks[MOST][STACK];
+static bool is_done[MOST];
+static void __syncthreads() { swapcontext(&threads_[threadIdx.x], &scheduler); }
+static constexpr int SHARED = 1 << 16;
+#ifdef PATCH
+alignas(16) uint4 patch[SHARED / 4];
+static float* const everything = reinterpret_cast<float*>(patch);
+#else
+alignas(16) float memory[SHARED];
+static float* const everything = memory;
+#endif
+#include SOURCE
+static const void* const* addresses;
+static Geometry geometry;
+static void body() { CALL; is_done[threadIdx.x] = true; swapcontext(&threads_[threadIdx.x], &scheduler); }
+// The number of threads that ended before others had waited as often as they; negative: of another geometry.
+extern "C" int launch(int grid, int threads, int shared, const void* const* given, const void* structure, int size) {
+  if (size != sizeof(Geometry)) return -1;
+  addresses = given, gridDim.x = grid;
+  memcpy(&geometry, structure, size);
+  for (blockIdx.x = 0; blockIdx.x < (unsigned)grid; ++blockIdx.x) {
+    for (int i = 0; i < SHARED; ++i) everything[i] = NAN;
+    for (int t = 0; t < threads; ++t) {
+      getcontext(&threads_[t]);
+      threads_[t].uc_stack.ss_sp = stacks[t], threads_[t].uc_stack.ss_size = STACK, threads_[t].uc_link = &scheduler;
+      makecontext(&threads_[t], body, 0);
+      is_done[t] = false;
+    }
+    for (bool forward = true;; forward = !forward) {  // in turns, so that a race would show
+      int waiting = 0;
+      for (int i = 0; i < threads; ++i) {
+        const int t = forward ? i : threads - 1 - i;
+        threadIdx.x = t;
+        if (is_done[t]) return t + 1;
+        swapcontext(&scheduler, &threads_[t]);
+        waiting += !is_done[t];
+      }
+      if (waiting == 0) break;
+      if (waiting != threads) return threads - waiting;
+    }
+    for (int i = shared / 4; i < SHARED; ++i) if (!std::isnan(everything[i])) return -2;
+  }
+  return 0;
+}
+"""
+_CALLS = {
+    "depthwise": "depthwise((char*)addresses[0], (char*)addresses[1], (char*)addresses[2], (char*)addresses[3],"
+    " (char*)addresses[4], (float*)addresses[5], geometry)",
+    "depthwise_weight_grad": "depthwise_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
+    " geometry)",
+    "depthwise_toeplitz": "depthwise_toeplitz((u16*)addresses[0], (u16*)addresses[1], (u16*)addresses[2],"
+    " (u16*)addresses[3], (u16*)addresses[4], geometry)",
+}
+
+
+def is_available() -> bool:
+    return shutil.which("g++") is not None
+
+
+def prepare(
+    device: int, name: str, macros: Mapping[str, int], grid: int, threads: int, shared: int, num_addresses: int,
+    **geometry: int,
+) -> Callable[..., None]:  # fmt: skip
+    """As kernel.prepare()."""
+    assert threads <= macros.get("THREADS", 1024)
+    library, structure = _library(name, tuple(macros.items())), kernel.packed(name, **geometry)
+
+    def run(stream: int, *addresses: int) -> None:
+        assert len(addresses) == num_addresses
+        given = (ctypes.c_void_p * num_addresses)(*addresses)
+        assert library.launch(grid, threads, shared, given, structure, len(structure)) == 0
+
+    return run
+
+
+@functools.cache
+def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        path, source = Path(folder), kernel.source(name)
+        (path / "conversions.cuh").write_text(_CONVERSIONS)
+        (path / "instructions.cuh").write_text(_INSTRUCTIONS)
+        (path / "depthwise.cuh").write_text((source.parent / "depthwise.cuh").read_text())
+        (path / source.name).write_text(source.read_text())
+        (path / "host.cpp").write_text(_HOST)
+        defined = [f"-D{macro}={value}" for macro, value in macros]
+        command = ["g++", "-std=c++17", "-O0", "-w", "-fno-strict-aliasing", "-fPIC", "-shared"]
+        here = ["-DPATCH"] if name == "depthwise_toeplitz" else []
+        here += [f'-DSOURCE="{source.name}"', f"-DCALL={_CALLS[name]}"]
+        subprocess.run([*command, *defined, *here, "host.cpp", "-o", "host.so"], cwd=path, check=True)
+        return ctypes.CDLL(str(path / "host.so"))

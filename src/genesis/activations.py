@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from genesis.errors import describe
 
@@ -65,15 +65,15 @@ def is_known_by_result(text: str) -> bool:
     return name in _BY_RESULT or (name == "leaky_relu" and number is not None and number > 0.0)
 
 
-def checked(op: str, text: object) -> str | None:
+def checked(op: str, text: Any) -> str | None:
     """An op's argument `activation` in its one form; None, which stands for none, as it is.
 
     Raises: ValueError: it is no activation.
     """
     if text is None or text == "relu":
-        return text  # type: ignore[return-value]
+        return text
     try:
-        return str(parse(text))  # type: ignore[arg-type]
+        return str(parse(text))
     except (TypeError, ValueError):
         names = ", ".join([f'"{name}"' if usual is None else f'"{name}({usual})"' for name, usual in NUMBERS.items()])
         raise ValueError(describe(op, "activation", f"{names} or None", repr(text))) from None

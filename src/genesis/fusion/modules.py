@@ -180,7 +180,14 @@ def _step(module: nn.Module, call: Call) -> Step:
 
 def _kind_of(module: nn.Module | None) -> tuple[str, str]:
     """The kind of a layer, and why it must stay."""
-    for kind, layer in ((CONV, nn.Conv2d), (NORM, nn.BatchNorm2d), *((ACTIVATION, each) for each in _ACTIVATIONS)):
+    kinds: dict[type[nn.Module], str] = {
+        nn.Conv2d: CONV,
+        nn.BatchNorm2d: NORM,
+        **dict.fromkeys(_ACTIVATIONS, ACTIVATION),
+    }
+    if module is None:
+        return OTHER, ""
+    for layer, kind in kinds.items():
         if type(module) is layer:
             hooked = module._forward_hooks or module._forward_pre_hooks
             return kind, "it has hooks" if hooked else _unlike_zeros(module)

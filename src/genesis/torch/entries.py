@@ -122,6 +122,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self.calls = 0  # calls that were deferred
         self.kinds: tuple[str, ...] = ()  # of the layers fused with it
         self.norm = 0  # the id of its norm's parameter
+        self.taker = ""  # the function of other code that took what was computed
         self.reason = ""
         self.guarded: GuardedConv | None = None
 
@@ -208,7 +209,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         """Other code used the value."""
         if stage == 0:
             self.unfused += 1
-            self.reason = self.reason or "no batch norm follows"
+            self.reason = self.reason or f"no batch norm follows{self.taker and ', but ' + self.taker}"
             self.active = self.unfused < _PATIENCE
             return
         self.unfused = 0
@@ -267,8 +268,8 @@ class ActivationEntry(_Entry[nn.Module]):
                 y = activate(input, *found)
                 if y is not NOT_HERE:
                     return y
-        y: Tensor = type(layer).forward(layer, input)
-        return y
+        result: Tensor = type(layer).forward(layer, input)
+        return result
 
 
 class PoolEntry(_Entry[nn.MaxPool2d]):

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, Final, Literal, Protocol, TypeVar, final
+from typing import Any, Final, Literal, Protocol, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,9 @@ class Pending(Tensor):
             result = handler(func, *args, **(kwargs or {}))
             if result is not NOT_HERE:
                 return result
+        for each in args:
+            if type(each) is Pending and each.stage < 3:
+                each.link.entry.taker = getattr(func, "__name__", "")
         return func(*materialized(args), **materialized(kwargs or {}))
 
     @classmethod
@@ -293,7 +296,7 @@ def _relu(func: Function, input: Tensor, inplace: bool = False) -> Tensor | NotH
 
 def _activate(func: Function, input: Tensor, *args: object, **kwargs: object) -> Tensor | NotHere:
     found = activations.read(activations.READERS[func], args, kwargs) if type(input) is Pending else None
-    return NOT_HERE if found is None else activate(input, *found)  # type: ignore[arg-type]
+    return NOT_HERE if found is None else activate(input, *found)
 
 
 def _add(
@@ -352,7 +355,7 @@ _METADATA = [
 ]  # fmt: skip
 HANDLERS: dict[Function, Callable[..., object]] = {
     nn.functional.batch_norm: _batch_norm,
-    **dict.fromkeys(activations.READERS, _activate),
+    **cast("dict[Function, Callable[..., object]]", dict.fromkeys(activations.READERS, _activate)),
     **dict.fromkeys((torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE), _relu),
     **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE), _add),
     **dict.fromkeys(_METADATA, _metadata),

@@ -63,7 +63,7 @@ _KERNELS = {
     "sigmoid": _Kernels(lambda x, _: x.sigmoid_(), lambda grad, y, _: aten.sigmoid_backward(grad, y)),
     "tanh": _Kernels(lambda x, _: x.tanh_(), lambda grad, y, _: aten.tanh_backward(grad, y)),
 }  # fmt: skip
-_NONE = ("none", [], "")
+_NONE: tuple[str, list[float], str] = ("none", [], "")
 
 
 def apply(x: Tensor, activation: str) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from genesis import activations
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.triton import prepare_raw
-from genesis.backends.cuda.ops.activation import fused_kernels, kernels
+from genesis.backends.cuda.ops.activation.kernels import activation as kernels
+from genesis.backends.cuda.ops.activation.kernels import fused as fused_kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout

@@ -23,8 +23,8 @@ from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.launch.triton import Specimen
-from genesis.backends.cuda.ops.activation import kernels as activations
-from genesis.backends.cuda.ops.activation.fused_kernels import _activated, _through, _through_relu_kernel
+from genesis.backends.cuda.ops.activation.kernels import activation as activations
+from genesis.backends.cuda.ops.activation.kernels.fused import _activated, _through, _through_relu_kernel
 from genesis.backends.cuda.ops.conv_bn_relu.kernels.conv_bn_relu import (
     _load_passed,
     _load_scale,

@@ -8,8 +8,8 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from genesis.backends.cuda.launch.triton import Specimen
-from genesis.backends.cuda.ops.activation import kernels
-from genesis.backends.cuda.ops.activation.kernels import _logistic
+from genesis.backends.cuda.ops.activation.kernels import activation as kernels
+from genesis.backends.cuda.ops.activation.kernels.activation import _logistic
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.dtypes import bfloat16, float32, float64
 

@@ -1,8 +1,8 @@
 """Count which convolutions of other packages' networks run fused: `python -m tests.torch.zoo_share`.
 
 Each network takes two training steps on small pictures. A line per network, then the totals: the convolutions that are
-fused, those among them with their activation, and the same as shares of the convolutions' output; at last what follows
-those that are left, the largest share first.
+fused, those among them with an activation, and both as shares of the elements of all convolutions' outputs; at last the
+reasons of those that are left or fused without the activation that follows, the largest share first.
 """
 
 from __future__ import annotations
@@ -19,18 +19,27 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import genesis.torch
+from genesis.activations import NUMBERS
+from genesis.torch.entries import ConvEntry
 from tests.torch.zoo_networks import MOST_PARAMETERS, Network, networks
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
-_ACTIVATED = 2  # parts of a chain from which on it has an activation: convolution, (norm,) activation
+_ACTIVATIONS = {*NUMBERS, "prelu", "softplus", "hardtanh"}
 
 
 class Convolution(NamedTuple):
-    """A convolution of a network, the elements of its output, the layers that run with it, or why none does."""
+    """A convolution of a network.
+
+    Attributes:
+        size: elements of its output.
+        kinds: what runs with it; none: reason says why.
+        taker: the function that other code calls on the result, "" where none is known.
+    """
 
     size: int
-    parts: tuple[str, ...]
+    kinds: tuple[str, ...]
     reason: str
+    taker: str
 
 
 def main() -> None:
@@ -47,24 +56,30 @@ def main() -> None:
             print(f"{network.name:<44}{_line(convolutions)}", flush=True)
     print(f"{'all':<44}{_line(found)}")
     whole = sum(each.size for each in found) or 1
-    reasons: collections.Counter[str] = collections.Counter()
+    sizes: collections.Counter[str] = collections.Counter()
     numbers: collections.Counter[str] = collections.Counter()
     for each in found:
-        if len(each.parts) == 1:
-            reasons[each.reason] += each.size
-            numbers[each.reason] += 1
-    for reason, size in reasons.most_common():
+        reason = _why_left(each)
+        if reason:
+            sizes[reason] += each.size
+            numbers[reason] += 1
+    for reason, size in sizes.most_common():
         print(f"{size / whole:7.2%}  {numbers[reason]:5d}  {reason}")
 
 
+def _why_left(convolution: Convolution) -> str:
+    if not convolution.kinds:
+        return convolution.reason
+    ends_early = convolution.kinds[-1] in ("norm", "add") and convolution.taker.rstrip("_") in _ACTIVATIONS
+    return f"fused without its activation, {convolution.taker}" if ends_early else ""
+
+
 def _line(convolutions: list[Convolution]) -> str:
-    fused = [each for each in convolutions if len(each.parts) > 1]
-    ends = [each for each in fused if each.parts[-1] not in ("norm", "add")]
+    fused = [each for each in convolutions if each.kinds]
+    activated = [each for each in fused if each.kinds[-1] not in ("norm", "add")]
     whole = sum(each.size for each in convolutions) or 1
-    shares = [sum(each.size for each in some) / whole for some in (fused, ends)]
-    return (
-        f"{len(convolutions):5d}  {len(fused):5d} fused ({shares[0]:.1%}), {len(ends):5d} activated ({shares[1]:.1%})"
-    )
+    columns = [f"{len(some):5d} {sum(each.size for each in some) / whole:6.1%}" for some in (fused, activated)]
+    return f"{len(convolutions):5d}  {columns[0]} fused  {columns[1]} with an activation"
 
 
 def _within(seconds: int, network: Network) -> list[Convolution]:
@@ -75,7 +90,7 @@ def _within(seconds: int, network: Network) -> list[Convolution]:
     signal.alarm(seconds)
     try:
         return _convolutions(network)
-    except Exception as error:
+    except Exception as error:  # one network's fault is a line of the table
         print(f"{network.name}: {type(error).__name__} {str(error)[:200]}")
         return []
     finally:
@@ -91,26 +106,17 @@ def _convolutions(network: Network) -> list[Convolution]:
     sizes = _output_sizes(model, images)
     genesis.torch.fuse(model)
     for _ in range(2):
-        loss: Tensor = sum(each.float().sum() for each in tree_leaves(model(images)) if isinstance(each, Tensor))
-        loss.backward()
-    report = genesis.torch.report(model)
-    parts = {each[0]: each for each in report.fused}
-    reasons = dict(report.left)
-    kinds = {name: module.__dict__["forward"].kinds for name, module in model.named_modules() if _entry(module)}
-    return [
-        Convolution(
-            size,
-            ("conv", *kinds[name][1:])
-            if name in kinds and name in parts and len(kinds[name]) > 1
-            else parts.get(name, (name,))[:1] + (("norm",) if name in parts else ()),
-            reasons.get(name, "another kind of convolution"),
-        )
-        for name, size in sizes.items()
-    ]
-
-
-def _entry(module: nn.Module) -> bool:
-    return hasattr(module.__dict__.get("forward"), "kinds")
+        results = [each for each in tree_leaves(model(images)) if isinstance(each, Tensor)]
+        torch.stack([each.float().sum() for each in results]).sum().backward()
+    reasons = dict(genesis.torch.report(model).left)
+    found = []
+    for name, size in sizes.items():
+        entry = model.get_submodule(name).__dict__.get("forward")
+        if isinstance(entry, ConvEntry) and name not in reasons:
+            found.append(Convolution(size, entry.kinds, "", entry.taker))
+        else:
+            found.append(Convolution(size, (), reasons.get(name, "another kind of convolution"), ""))
+    return found
 
 
 def _output_sizes(model: nn.Module, images: Tensor) -> dict[str, int]:

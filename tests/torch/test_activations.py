@@ -15,7 +15,7 @@ import genesis.torch
 from genesis import activations as known
 from genesis.torch import activations, dynamo
 from tests.torch.chains import agree, images, pair
-from tests.torch.fuzz_models import FUNCTIONS, BatchNormAct
+from tests.torch.fuzz_models import CHANNELS, FUNCTIONS, BatchNormAct, FrozenBatchNorm
 
 LAYERS: list[tuple[Callable[[], nn.Module], str]] = [
     (nn.ReLU, "relu"), (nn.ReLU6, "relu6"), (lambda: nn.Hardtanh(0, 6), "relu6"),
@@ -160,3 +160,35 @@ def test_by_prepared_launches(make: Callable[[], nn.Module], has_sum: bool) -> N
             model.eval()
         for _ in range(2):
             torch.testing.assert_close(ours(x), theirs(x))
+
+
+class FrozenNorm(FrozenBatchNorm):
+    eps = 1e-5
+
+
+FrozenNorm.__module__, FrozenNorm.__qualname__ = "torchvision.ops.misc", "FrozenBatchNorm2d"
+
+
+def test_a_frozen_norm() -> None:
+    """As torchvision's FrozenBatchNorm2d: an affine map, whose buffers may be exchanged."""
+
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c, self.b, self.r = nn.Conv2d(3, CHANNELS, 3), FrozenNorm(), nn.SiLU()
+            self.double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.r(self.b(self.c(x)))
+
+    theirs, ours = pair(Frozen())
+    for _ in range(2):
+        agree(theirs, ours, images())
+        assert kinds(ours) == ("norm", "silu")
+        for model in (theirs, ours):
+            model.zero_grad()
+            model.b.running_mean += 1.0
+            model.b.bias = None if model.b.bias is None else model.b.bias * 2
+    with torch.no_grad():
+        x = images()
+        torch.testing.assert_close(ours(x), theirs(x))

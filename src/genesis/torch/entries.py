@@ -251,6 +251,28 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
         return type(norm).forward(norm, input)
 
 
+class FrozenNormEntry(_Entry[nn.Module]):
+    """The forward of torchvision's FrozenBatchNorm2d: of a Pending, batch norm with its buffers as the statistics."""
+
+    NAMES = frozenset(("torchvision.ops.misc.FrozenBatchNorm2d",))
+
+    def begin(self) -> None:
+        pass
+
+    def __call__(self, input: Tensor) -> Tensor:
+        norm = self.original() if is_compiling() else self.owner()
+        if type(input) is Pending:
+            buffers = norm._buffers
+            tensors = [buffers.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+            if all(each is not None for each in tensors):
+                y: Tensor | object = batch_norm(input, record(NormState, (*tensors, None)), False, 0.0, norm.eps)
+                if y is not NOT_HERE:
+                    assert isinstance(y, Tensor)
+                    return y
+        result: Tensor = type(norm).forward(norm, input)
+        return result
+
+
 class ActivationEntry(_Entry[nn.Module]):
     """The forward of an activation: a fast path for a Pending."""
 

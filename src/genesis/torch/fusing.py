@@ -11,6 +11,7 @@ from genesis.torch.entries import (
     SCRIPT,
     ActivationEntry,
     ConvEntry,
+    FrozenNormEntry,
     ModelEntry,
     NormEntry,
     PoolEntry,
@@ -55,13 +56,17 @@ def fuse(model: nn.Module) -> nn.Module:
     install()
     for name, module in model.named_modules():
         state = module.__dict__
-        if type(module) in _FORWARDS and state.keys().isdisjoint((FORWARD, "_conv_forward")):
-            state[FORWARD] = _FORWARDS[type(module)](module, name)
+        kind = type(module)
+        entry = _FORWARDS.get(kind)
+        if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
+            entry = FrozenNormEntry
+        if entry is not None and state.keys().isdisjoint((FORWARD, "_conv_forward")):
+            state[FORWARD] = entry(module, name)
     forward = model.__dict__.get(FORWARD)
     if not isinstance(forward, _Entry):
-        model.__dict__[FORWARD] = entry = ModelEntry(model, "")
+        model.__dict__[FORWARD] = whole = ModelEntry(model, "")
         if forward is not None:
-            entry.inner = forward
+            whole.inner = forward
     model.__dict__.setdefault(SCRIPT, Scriptable(model))
     attach(model)
     return model

@@ -77,7 +77,7 @@ class SavedConvNorm(NamedTuple, Generic[A]):
     Attributes:
         mean, inverse_std: (K,).
         kept: the convolution's output, or what stands for it.
-        passed: where the activation let through, in the backend's own form; None where the rest tells, or all passed.
+        passed: what the rest does not tell of the values before the activation, in the backend's own form; or None.
     """
 
     input: A

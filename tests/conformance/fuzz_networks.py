@@ -8,6 +8,7 @@ import torch
 
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedAttention, SavedConvNorm, Windows
 from tests.conformance.fuzz_draw import Call, Draw, drawn_by
+from tests.fused_activations import FUNCTIONS
 
 
 @drawn_by("conv_forward conv_input_grad conv_weight_grad")
@@ -40,7 +41,7 @@ def conv_bn_relu(name: str, d: Draw) -> Call:
     dtype, training = d.choice([torch.float32, torch.float64]), d.chance(0.7)
     batch, channels, filters, size, kernel = (d.integer(*ends) for ends in ((2, 3), (1, 4), (1, 5), (4, 7), (1, 3)))
     how = ConvGeometry((d.integer(1, 2),) * 2, (d.integer(0, 1),) * 2, (1, 1), 1)
-    activation = d.choice(["relu", None])
+    activation = d.choice(["relu", None, *FUNCTIONS])
     out = (size + 2 * how.padding[0] - kernel) // how.stride[0] + 1
     x = d.tensor((batch, channels, size, size), dtype)
     weight = d.tensor((filters, channels, kernel, kernel), dtype)
@@ -81,7 +82,7 @@ def conv_bn_relu_inference(name: str, d: Draw) -> Call:
     bias, gamma, beta = (d.tensor((filters,), given) if d.chance(0.7) else None for _ in range(3))
     mean, variance = d.target((filters,), given), d.target((filters,), given).square_().add_(0.1)
     residual = d.tensor((batch, filters, rows, columns), dtype) if d.chance() else None
-    activation = d.choice(["relu", None])
+    activation = d.choice(["relu", None, *FUNCTIONS])
 
     def run(backend: Any, x: Any, weight: Any, bias: Any, *rest: Any) -> Any:
         *norm, residual = rest

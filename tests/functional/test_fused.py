@@ -15,6 +15,7 @@ from genesis.errors import DTypeError, GraphError, ShapeError
 from genesis.functional.fused import ConvBNReLU
 from genesis.settings import override
 from tests.functional.agreement import assert_agreement, assert_close, normal, to_genesis
+from tests.fused_activations import FUNCTIONS, activated
 
 N, C, K, SIZE = 3, 4, 6, 7
 RUNNING_MEAN, RUNNING_VAR = normal(K, seed=5), normal(K, seed=6).abs() + 0.5
@@ -26,7 +27,7 @@ def unfused(
 ) -> Any:  # fmt: skip
     y = TF.batch_norm(TF.conv2d(x, w, b, **geometry), *running, gamma, beta, training, 0.1, 1e-5)
     y = y if residual is None else y + residual
-    return y if activation is None else y.relu()
+    return activated(y, activation)
 
 
 def operands(bias: bool, affine: bool, residual: bool, groups: int = 1, out: int = 4) -> list[torch.Tensor | None]:
@@ -52,6 +53,23 @@ def test_agreement_with_unfused_layers(training: bool, bias: bool, affine: bool,
         return unfused(*args, running=running, training=training, activation="relu", stride=2, padding=1)
 
     assert_agreement(ours, theirs, *operands(bias, affine, residual))
+
+
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("activation", FUNCTIONS)
+def test_activations(activation: str, training: bool, residual: bool) -> None:
+    def ours(x: Any, w: Any, b: Any, gamma: Any, beta: Any, res: Any) -> Any:
+        running = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
+        return F.conv_bn_relu(x, w, b, gamma, beta, *running, training, residual=res, activation=activation)
+
+    def theirs(*args: Any) -> Any:
+        return unfused(
+            *args, running=(RUNNING_MEAN.clone(), RUNNING_VAR.clone()), training=training, activation=activation
+        )
+
+    tolerance = 1e-7 if activation == "hardsigmoid" else 1e-9  # torch's derivative is 1/6 of float32
+    assert_agreement(ours, theirs, *operands(True, True, residual, out=5), tolerance=tolerance)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -200,7 +218,7 @@ def test_statistics_changed_before_backward_are_noticed() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("activation", ["relu", None])
+@pytest.mark.parametrize("activation", [*FUNCTIONS, None])
 def test_folded_and_prepacked(dtype: torch.dtype, residual: bool, activation: str | None) -> None:
     args = [t if t is None else t.to(dtype) for t in operands(True, True, residual)]
     x, w, b, gamma, beta, res = map(to_genesis, args)
@@ -246,8 +264,9 @@ def test_refusals() -> None:
         ShapeError, match=r"conv_bn_relu: argument 'residual': expected the result's shape \(3, 6, 5, 5\)"
     ):
         F.conv_bn_relu(*args, residual=res)
-    with pytest.raises(ValueError, match="'activation': expected \"relu\" or None, got 'gelu'"):
-        F.conv_bn_relu(*args, activation="gelu")
+    for wrong in ("swish", "relu(1)", "elu(nan)", "elu(one)", "", 1):
+        with pytest.raises(ValueError, match=r'conv_bn_relu: argument .activation.: expected "relu", .* or None, '):
+            F.conv_bn_relu(*args, activation=wrong)
     with pytest.raises(ShapeError, match=r"'gamma': expected shape \(6,\), one for each channel, got \(4,\)"):
         F.conv_bn_relu(x, w, b, gamma[:4], beta, mean, var)
     with pytest.raises(ValueError, match="'running_mean': expected a Tensor, as the running statistics are used"):

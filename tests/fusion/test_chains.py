@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from genesis.fusion import Chain, Step, find_chains
-from genesis.fusion.chains import ADD, CONV, NORM, OTHER, RELU
+from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER
 
 
 def steps(*described: tuple[str, tuple[int, ...]]) -> list[Step]:
@@ -13,8 +13,8 @@ def steps(*described: tuple[str, tuple[int, ...]]) -> list[Step]:
     return [Step(kind, i + 1, operands, f"{kind}{i}") for i, (kind, operands) in enumerate(described)]
 
 
-PLAIN = steps((CONV, (0,)), (NORM, (1,)), (RELU, (2,)))
-BLOCK = steps((CONV, (0,)), (NORM, (1,)), (CONV, (0,)), (NORM, (3,)), (ADD, (2, 4)), (RELU, (5,)))
+PLAIN = steps((CONV, (0,)), (NORM, (1,)), (ACTIVATION, (2,)))
+BLOCK = steps((CONV, (0,)), (NORM, (1,)), (CONV, (0,)), (NORM, (3,)), (ADD, (2, 4)), (ACTIVATION, (5,)))
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_found(given: list[Step], outputs: list[int], chains: list[Chain]) -> No
     [
         (PLAIN[:1], [1], "no batch norm follows"),
         (PLAIN, [3, 1], "its result is used in several places"),
-        (steps((CONV, (0,)), (RELU, (1,))), [2], "no batch norm follows"),
+        (steps((CONV, (0,)), (ACTIVATION, (1,))), [2], "no batch norm follows"),
         ([PLAIN[0]._replace(obstacle="it has hooks"), *PLAIN[1:]], [3], "it has hooks"),
         ([PLAIN[0], PLAIN[1]._replace(obstacle="it has hooks"), PLAIN[2]], [3], "it has hooks"),
         (
-            [PLAIN[0], Step(RELU, 9, (0,), changed=(0,)), *PLAIN[1:]],
+            [PLAIN[0], Step(ACTIVATION, 9, (0,), changed=(0,)), *PLAIN[1:]],
             [3, 9],
             "its input is changed in place before the chain ends",
         ),

@@ -215,3 +215,26 @@ def test_padding_that_the_fused_op_lacks(options: dict[str, Any], reason: str, t
         fused = fuse(net, x)
         close(fused(x), expected)
     assert fused.fusion.left == ([("0", reason)] if reason else [])
+
+
+def test_activations() -> None:
+    """Each in a Sequential, in training and folded; one of a subclass stays."""
+    genesis.manual_seed(0)
+    ends = [
+        nn.ReLU6(), nn.LeakyReLU(0.2), nn.ELU(0.5), nn.SiLU(), nn.Mish(), nn.GELU(), nn.GELU("tanh"), nn.Hardswish(),
+        nn.Hardsigmoid(), nn.Sigmoid(), nn.Tanh(),
+    ]  # fmt: skip
+    model = nn.Sequential(
+        *[nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), end) for end in ends]
+    ).double()
+    fused = fuse(copy.deepcopy(model))
+    assert fused.fusion.fused == [(f"{i}.0", f"{i}.1", f"{i}.2") for i in range(len(ends))]
+    x = genesis.randn(2, 3, 5, 4, dtype=genesis.float64)
+    outcomes = []
+    for net in (model, fused):
+        loss = (net(x) ** 2).sum()
+        loss.backward()
+        with genesis.no_grad():
+            outcomes.append([loss, *(p.grad for p in net.parameters()), *net.buffers(), net.eval()(x)])
+    for one, other in zip(*outcomes, strict=True):
+        close(one, other)

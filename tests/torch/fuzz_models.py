@@ -6,6 +6,7 @@ Each block takes and gives (N, C, H, W) and can be pickled. `draw(rng)` makes a 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,16 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 CHANNELS = 4
+ACTIVATIONS: list[Callable[[], nn.Module]] = [
+    nn.ReLU6, lambda: nn.Hardtanh(0, 6), nn.Hardtanh, nn.LeakyReLU, lambda: nn.LeakyReLU(-0.2), nn.ELU,
+    lambda: nn.ELU(0.3), nn.SiLU, nn.Mish, nn.GELU, lambda: nn.GELU("tanh"), nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid,
+    nn.Tanh, nn.PReLU, nn.Softplus,
+]  # fmt: skip
+FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
+    F.relu, F.relu6, F.silu, F.mish, F.gelu, F.hardswish, F.elu, torch.sigmoid, torch.tanh, Tensor.sigmoid_,
+    Tensor.tanh_, lambda x: F.silu(x, True), lambda x: F.leaky_relu(x, 0.3, inplace=True),
+    lambda x: F.leaky_relu_(x, 0.3), lambda x: F.hardtanh(x, 0.0, 6.0, True), lambda x: F.gelu(x, approximate="tanh"),
+]  # fmt: skip
 BLOCKS: dict[str, type[Block]] = {}
 
 
@@ -27,8 +38,8 @@ class Block(nn.Module):
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
-        self.c, self.b, self.r = _conv(rng), _norm(rng), rng.choice([nn.ReLU, nn.ReLU, nn.SiLU])()
-        if type(self.r) is nn.ReLU:
+        self.c, self.b, self.r = _conv(rng), _norm(rng), rng.choice([nn.ReLU, rng.choice(ACTIVATIONS)])()
+        if hasattr(self.r, "inplace"):
             self.r.inplace = rng.random() < 0.5
         self.c2, self.b2 = _conv(rng), _norm(rng)
         self.flag = rng.random() < 0.5
@@ -56,15 +67,79 @@ def _conv(rng: random.Random) -> nn.Conv2d:
     return parametrizations.spectral_norm(conv) if wrapped < 0.1 else conv
 
 
+class BatchNormAct(nn.BatchNorm2d):
+    """Batch norm and activation in one module, as timm has it."""
+
+    def __init__(self, act: nn.Module, *args: Any) -> None:
+        super().__init__(*args)
+        self.drop, self.act = nn.Identity(), act
+
+    def forward(self, x: Tensor) -> Tensor:
+        average = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            average = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        own = not self.training or self.track_running_stats
+        statistics = (self.running_mean, self.running_var) if own else (None, None)
+        by_batch = self.training or self.running_mean is None
+        x = F.batch_norm(x, *statistics, self.weight, self.bias, by_batch, average, self.eps)
+        return self.act(self.drop(x))
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch norm of buffers, by its formula, as torchvision has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.rand(CHANNELS) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias, mean, var = (each.reshape(1, -1, 1, 1) for each in self.buffers())
+        scale = weight * (var + 1e-5).rsqrt()
+        return x * scale + (bias - mean * scale)
+
+
 def _norm(rng: random.Random) -> nn.Module:
     if rng.random() < 0.1:
         return GroupNorm(2, CHANNELS)
+    if rng.random() < 0.05:
+        return FrozenBatchNorm()
     momentum, affine, tracks = rng.choice([0.1, 0.1, 0.3, None]), rng.random() < 0.8, rng.random() < 0.9
-    return nn.BatchNorm2d(CHANNELS, rng.choice([1e-5, 1e-3]), momentum, affine, tracks)
+    settings = CHANNELS, rng.choice([1e-5, 1e-3]), momentum, affine, tracks
+    if rng.random() > 0.15:
+        return nn.BatchNorm2d(*settings)
+    # Not ReLU: its gradient wants the result, which some blocks change.
+    return BatchNormAct(rng.choice([nn.Identity, nn.SiLU, nn.GELU, nn.Hardswish])(), *settings)
 
 
 class Plain(Block):
     pass
+
+
+class Functional(Block):
+    """An activation by a function or method, chosen at each call, perhaps after a sum."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.chosen = [rng.randrange(len(FUNCTIONS)) for _ in range(2)]
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        self.chosen = self.chosen[::-1] if self.flag else self.chosen
+        y = self.b(self.c(x))
+        return FUNCTIONS[self.chosen[0]](y if mask is None else y + x)
+
+
+class NormAct(Block):
+    """Of which a sum and another convolution take the result."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.b = BatchNormAct(rng.choice([nn.ReLU(), nn.ReLU(True), nn.LeakyReLU(0.1, True), nn.Tanh()]), CHANNELS)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.b(self.c(x))
+        return y + self.b2(self.c2(y))
 
 
 class Residual(Block):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from genesis import activations
 from genesis.dtypes import DType
 from genesis.export.graph import Emitter, Operand
 from genesis.export.ops_elementwise import computed_in
@@ -67,6 +69,30 @@ def hardswish(e: Emitter, x: Operand) -> ir.Value:
 @translates("Hardsigmoid", "hardsigmoid")
 def hardsigmoid(e: Emitter, x: Operand) -> ir.Value:
     return e.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+
+
+def activated(e: Emitter, y: ir.Value, activation: str) -> ir.Value:
+    """The activation at the end of a fused op, of its result's shape and dtype."""
+    name, number = activations.parse(activation)
+    x = Operand(y, e.shape, e.dtype)
+    if name in _ACTIVATIONS:
+        return _ACTIVATIONS[name](e, x)
+    assert number is not None
+    return leaky_relu(e, x, number) if name == "leaky_relu" else elu(e, x, number)
+
+
+_ACTIVATIONS: dict[str, Callable[[Emitter, Operand], ir.Value]] = {
+    "relu": lambda e, x: e.op("Relu", x),
+    "relu6": lambda e, x: e.op("Clip", x, e.number(0, x.dtype), e.number(6, x.dtype)),
+    "silu": silu,
+    "mish": lambda e, x: e.op("Mul", x, e.op("Tanh", e.op("Softplus", x))),
+    "gelu": lambda e, x: gelu(e, x, "none"),
+    "gelu_tanh": lambda e, x: gelu(e, x, "tanh"),
+    "hardswish": hardswish,
+    "hardsigmoid": hardsigmoid,
+    "sigmoid": lambda e, x: e.op("Sigmoid", x),
+    "tanh": lambda e, x: e.op("Tanh", x),
+}
 
 
 def _along(e: Emitter, kind: str, x: Operand, dim: int, dtype: DType | None) -> ir.Value:

@@ -11,6 +11,7 @@ import numpy as np
 from genesis import dtypes
 from genesis.dtypes import DType
 from genesis.export.graph import Array, Emitter, Input, Operand
+from genesis.export.ops_activation import activated
 from genesis.export.ops_dense import normalize
 from genesis.export.ops_views import END, reshape_to
 from genesis.export.registry import translates
@@ -117,7 +118,7 @@ def conv_bn_relu(
     y = normalize(e, convolved, gamma, beta, *settings["running"], settings["options"].eps)
     if residual is not None:
         y = e.op("Add", y, e.cast(residual, e.dtype))
-    return y if settings["activation"] is None else e.op("Relu", y)
+    return y if settings["activation"] is None else activated(e, y, settings["activation"])
 
 
 @translates("ConvPrepacked")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, Unpack
 
-from genesis import dtypes
+from genesis import activations, dtypes
 from genesis.autograd import ArrayFunction, Gradients, Tensor, modes
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.conv import (
@@ -43,13 +43,14 @@ def conv_bn_relu(
         eps: added to the variance.
         stride, padding, dilation, groups: as in `F.conv2d`.
         residual: the shape of the result, added before the activation, or None.
-        activation: "relu" or None.
+        activation: a name of `genesis.activations.NUMBERS`, such as "relu", "silu" or "leaky_relu(0.1)"; or None.
         num_batches_tracked: (), int64: in training it grows by 1; or None.
     Returns: (N, K, P, Q), dtype of input.
-    Raises: ValueError: as conv2d and batch_norm; the residual's shape differs. TypeError: as conv2d;
-        num_batches_tracked is no int64.
+    Raises: ValueError: as conv2d and batch_norm; the residual's shape differs; it is no activation. TypeError: as
+        conv2d; num_batches_tracked is no int64.
     Grad: input, weight, bias, gamma, beta, residual. Saves input, parameters, mean and inverse deviation, and as the
-        backend needs them the convolution's output or less, and a mask of one bit per element for ReLU.
+        backend needs them the convolution's output or less, and a mask of one bit per element for ReLU, or the values
+        before another activation.
     Source: Ioffe & Szegedy 2015, arXiv:1502.03167 (batch norm and its gradient).
 
     Example:
@@ -59,7 +60,8 @@ def conv_bn_relu(
     """
     tensors = (input, weight, bias, gamma, beta, running_mean, running_var, residual)
     shapes = tuple(shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2))
-    geometry, strides, is_empty = _check(shapes, training, stride, padding, dilation, groups, activation)
+    geometry, strides, is_empty = _check(shapes, training, stride, padding, dilation, groups)
+    activation = activations.checked("conv_bn_relu", activation)
     count = None if num_batches_tracked is None else _count("conv_bn_relu", num_batches_tracked)
     if is_empty:  # nothing to normalize, and nothing to learn from
         if count is not None and training:
@@ -80,9 +82,8 @@ _OPERANDS = ("input", "weight", "bias", "gamma", "beta", "running_mean", "runnin
 
 @remembered
 def _check(
-    shapes: tuple[Any, ...], training: bool, stride: Size, padding: Size | str, dilation: Size, groups: int,
-    activation: str | None,
-) -> tuple[ConvGeometry, Shape, bool]:  # fmt: skip
+    shapes: tuple[Any, ...], training: bool, stride: Size, padding: Size | str, dilation: Size, groups: int
+) -> tuple[ConvGeometry, Shape, bool]:
     """Check shapes, those of _OPERANDS, and settings; return the convolution's geometry, the strides that its input
     must have, and whether the result is empty."""
     op = "conv_bn_relu"
@@ -97,7 +98,6 @@ def _check(
     if training:
         check_several_values(op, shape)
     _check_residual(op, residual, shape)
-    _check_activation(op, activation)
     return geometry, strides, 0 in shape
 
 
@@ -245,9 +245,9 @@ def conv_prepacked(
         input: (N, C, H, W), cast to the dtype of the packed weight.
         packed: the result of conv_prepack.
         residual: the shape of the result, added before the activation; or None.
-        activation: "relu" or None.
+        activation: as in `conv_bn_relu`; by default none.
     Returns: (N, K, P, Q), dtype of the packed weight.
-    Raises: ValueError: input is not 4-d; channels don't match; the residual's shape differs.
+    Raises: ValueError: it is no activation; input is not 4-d; channels don't match; the residual's shape differs.
 
     Example:
         >>> x = genesis.ones(1, 1, 3, 3)
@@ -263,8 +263,7 @@ def conv_prepacked(
         require_tensor(op, "residual", residual)
         shape = _output_shape(input.array.shape, packed.weight_shape, packed.geometry)
         _check_residual(op, residual.array.shape, shape)
-    _check_activation(op, activation)
-    return ConvPrepacked.apply(input, residual, packed=packed, activation=activation)
+    return ConvPrepacked.apply(input, residual, packed=packed, activation=activations.checked(op, activation))
 
 
 class ConvPrepacked(ArrayFunction):
@@ -305,8 +304,3 @@ def _count(op: str, tensor: Any) -> NDArray:
 def _check_residual(op: str, residual: Shape | None, shape: Shape) -> None:
     if residual is not None and residual != shape:
         raise ShapeError(describe(op, "residual", f"the result's shape {shape}", residual))
-
-
-def _check_activation(op: str, activation: str | None) -> None:
-    if activation not in ("relu", None):
-        raise ValueError(describe(op, "activation", '"relu" or None', repr(activation)))

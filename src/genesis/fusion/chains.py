@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-CONV, NORM, ADD, RELU, POOL, OTHER = "convolution", "batch norm", "sum", "ReLU", "max pooling", "other"
+CONV, NORM, ADD, ACTIVATION, POOL, OTHER = "convolution", "batch norm", "sum", "activation", "max pooling", "other"
 
 
 class Step(NamedTuple):
     """One call in the order of execution. Values have numbers: its result's, and those of its operands."""
 
-    kind: str  # CONV, NORM, ADD, RELU, POOL, or OTHER
+    kind: str  # CONV, NORM, ADD, ACTIVATION, POOL, or OTHER
     result: int
     operands: tuple[int, ...]
     name: str = ""
@@ -25,12 +25,12 @@ class Chain(NamedTuple):
     conv: int
     norm: int
     add: int | None
-    relu: int | None
+    activation: int | None
     residual: int | None
 
     @property
     def last(self) -> int:
-        return next(step for step in (self.relu, self.add, self.norm) if step is not None)
+        return next(step for step in (self.activation, self.add, self.norm) if step is not None)
 
 
 def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Chain], list[tuple[str, str]]]:
@@ -39,9 +39,9 @@ def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Cha
     A value that somebody else needs too (another step, or the caller) ends a chain before it.
 
     Example:
-        >>> steps = [Step(CONV, 1, (0,)), Step(NORM, 2, (1,)), Step(ADD, 3, (2, 0)), Step(RELU, 4, (3,))]
+        >>> steps = [Step(CONV, 1, (0,)), Step(NORM, 2, (1,)), Step(ADD, 3, (2, 0)), Step(ACTIVATION, 4, (3,))]
         >>> find_chains(steps, [4])
-        ([Chain(conv=0, norm=1, add=2, relu=3, residual=0)], [])
+        ([Chain(conv=0, norm=1, add=2, activation=3, residual=0)], [])
     """
     users: dict[int, list[int]] = {}
     for position, step in enumerate(steps):
@@ -67,14 +67,14 @@ def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Cha
             continue
         assert norm is not None
         add, residual = None, None
-        relu = next_after(norm)
-        if relu is not None and steps[relu].kind == ADD and relu not in taken and not steps[relu].obstacle:
-            first, second = steps[relu].operands
+        end = next_after(norm)
+        if end is not None and steps[end].kind == ADD and end not in taken and not steps[end].obstacle:
+            first, second = steps[end].operands
             other = second if first == steps[norm].result else first
-            add, residual, relu = (relu, other, next_after(relu)) if first != second else (None, None, None)
-        if relu is not None and (steps[relu].kind != RELU or steps[relu].obstacle):
-            relu = None
-        chain = Chain(position, norm, add, relu, residual)
+            add, residual, end = (end, other, next_after(end)) if first != second else (None, None, None)
+        if end is not None and (steps[end].kind != ACTIVATION or steps[end].obstacle):
+            end = None
+        chain = Chain(position, norm, add, end, residual)
         between = steps[position + 1 : chain.last]  # the convolution moves past these
         if any(step.operands[0] in other.changed for other in between):
             left.append((step.name, "its input is changed in place before the chain ends"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self, TypeVar
 
 from genesis import functional as F
 from genesis import nn
 from genesis.errors import DTypeError, describe
-from genesis.fusion.chains import ADD, CONV, NORM, OTHER, RELU, Chain, Step, find_chains
-from genesis.fusion.recording import Call, Recorded, record
+from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, Chain, Step, find_chains
+from genesis.fusion.recording import RELU, Call, Recorded, record
 from genesis.fusion.report import Fusion
 from genesis.tensor import Tensor
 
@@ -16,7 +17,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def fuse(model: M, example: Tensor | None = None) -> M:
-    """Run convolution → batch norm (→ sum) → ReLU as one op wherever a model has that, in training and inference.
+    """Run convolution → batch norm (→ sum) → activation as one op wherever a model has that, in training and inference.
 
     A Sequential is understood by itself. What other modules do with their layers is seen in one forward of the example
     (in eval mode, so nothing changes): those that only call layers, add and apply ReLU are replayed so from then on.
@@ -144,7 +145,7 @@ def _fuse_module(prefix: str, module: nn.Module, found: Recorded, fusion: Fusion
         fusion.leave(prefix, name, reason)
     if not chains:
         return
-    plan = _plan(found.calls, chains)
+    plan = _plan(module, found.calls, chains)
     if plan[-1].call.result != found.output:
         fusion.leave(prefix, "", "its last step does not give its result")
         return
@@ -153,16 +154,16 @@ def _fuse_module(prefix: str, module: nn.Module, found: Recorded, fusion: Fusion
     object.__setattr__(module, "__class__", _fused_class(type(module)))
 
 
-def _plan(calls: list[Call], chains: list[Chain]) -> tuple[_Part, ...]:
+def _plan(module: nn.Module, calls: list[Call], chains: list[Chain]) -> tuple[_Part, ...]:
     """The calls with each chain as one, at the place of its last."""
     ends = {chain.last: chain for chain in chains}
-    inner = {step for chain in chains for step in (chain.conv, chain.norm, chain.add, chain.relu)}
+    inner = {step for chain in chains for step in (chain.conv, chain.norm, chain.add, chain.activation)}
     plan = []
     for position, call in enumerate(calls):
         chain = ends.get(position)
         if chain is not None:
             conv, norm = calls[chain.conv], calls[chain.norm]
-            activation = None if chain.relu is None else "relu"
+            activation = None if chain.activation is None else _activation(module, calls[chain.activation])
             whole = Call(call.name, conv.operands, call.result)
             plan.append(_Part(whole, (conv.name, norm.name, chain.residual, activation)))
         elif position not in inner:
@@ -172,20 +173,49 @@ def _plan(calls: list[Call], chains: list[Chain]) -> tuple[_Part, ...]:
 
 def _step(module: nn.Module, call: Call) -> Step:
     if call.name in (ADD, RELU):
-        return Step(call.name, call.result, call.operands, call.name)
+        return Step(ADD if call.name == ADD else ACTIVATION, call.result, call.operands, call.name)
     kind, obstacle = _kind_of(module._modules[call.name])
     return Step(kind, call.result, call.operands, call.name, obstacle)
 
 
 def _kind_of(module: nn.Module | None) -> tuple[str, str]:
     """The kind of a layer, and why it must stay."""
-    for kind, layer in ((CONV, nn.Conv2d), (NORM, nn.BatchNorm2d), (RELU, nn.ReLU)):
+    kinds: dict[type[nn.Module], str] = {
+        nn.Conv2d: CONV,
+        nn.BatchNorm2d: NORM,
+        **dict.fromkeys(_ACTIVATIONS, ACTIVATION),
+    }
+    if module is None:
+        return OTHER, ""
+    for layer, kind in kinds.items():
         if type(module) is layer:
             hooked = module._forward_hooks or module._forward_pre_hooks
             return kind, "it has hooks" if hooked else _unlike_zeros(module)
         if isinstance(module, layer):
             return kind, f"{type(module).__name__} is a subclass of {layer.__name__}"
     return OTHER, ""
+
+
+_ACTIVATIONS: dict[type[nn.Module], Callable[[Any], str]] = {
+    nn.ReLU: lambda layer: "relu",
+    nn.ReLU6: lambda layer: "relu6",
+    nn.LeakyReLU: lambda layer: f"leaky_relu({float(layer.negative_slope)!r})",
+    nn.ELU: lambda layer: f"elu({float(layer.alpha)!r})",
+    nn.SiLU: lambda layer: "silu",
+    nn.Mish: lambda layer: "mish",
+    nn.GELU: lambda layer: "gelu_tanh" if layer.approximate == "tanh" else "gelu",
+    nn.Hardswish: lambda layer: "hardswish",
+    nn.Hardsigmoid: lambda layer: "hardsigmoid",
+    nn.Sigmoid: lambda layer: "sigmoid",
+    nn.Tanh: lambda layer: "tanh",
+}
+
+
+def _activation(module: nn.Module, call: Call) -> str:
+    if call.name == RELU:
+        return "relu"
+    layer = module._modules[call.name]
+    return _ACTIVATIONS[type(layer)](layer)  # type: ignore[index]
 
 
 def _unlike_zeros(layer: nn.Module) -> str:

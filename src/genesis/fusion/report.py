@@ -22,7 +22,7 @@ class Fusion:
     def add(self, prefix: str, steps: Sequence[Step], chains: Sequence[Chain]) -> None:
         """Note the chains found in the module of this name."""
         for chain in chains:
-            positions = (chain.conv, chain.norm, chain.add, chain.relu)
+            positions = (chain.conv, chain.norm, chain.add, chain.activation)
             names = [steps[position].name for position in positions if position is not None]
             self.fused.append(tuple(_join(prefix, name) for name in names))
 

@@ -1,8 +1,8 @@
 """Genesis as a backend of torch.compile: torch.compile(model, backend="genesis").
 
 Dynamo traces the model's code, guards all state that it read, and traces again when that changes. Its graphs arrive
-here as calls of torch's functions. Convolution → batch norm (→ sum) → ReLU becomes one op in them, max pooling on CUDA
-another, and one of PyTorch's compilers compiles the rest.
+here as calls of torch's functions. Convolution → batch norm (→ sum) → activation becomes one op in them, max pooling on
+CUDA another, and one of PyTorch's compilers compiles the rest.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from genesis.fusion import Chain, Fusion, Step, find_chains
-from genesis.fusion.chains import ADD, CONV, NORM, OTHER, POOL, RELU
+from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL
 from genesis.records import ConvGeometry, Windows
+from genesis.torch import activations, pooling
 from genesis.torch import graph_ops as graph_ops  # registers an op
-from genesis.torch import pooling
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
-_RELUS = {torch.relu, torch.relu_, functional.relu, functional.relu_, "relu", "relu_"}
 _POOLS = {torch.max_pool2d, functional.max_pool2d}
 _IN_PLACE = {operator.setitem, *(getattr(operator, name) for name in dir(operator) if name.startswith("i"))}
 _IN_PLACE -= {operator.index, operator.indexOf, operator.inv, operator.invert, operator.is_, operator.is_not}
@@ -90,7 +89,7 @@ def guard_every_parameter() -> None:
 
 
 def fuse_graph(module: fx.GraphModule) -> Fusion:
-    """Replace convolutions, batch norms, sums, ReLUs and max poolings in a Dynamo graph by Genesis' ops, in place.
+    """Replace convolutions, norms, sums, activations and max poolings in a Dynamo graph by Genesis' ops, in place.
 
     Returns: the fused chains by the names of their nodes, and the convolutions that were left, each with the reason.
     """
@@ -144,8 +143,8 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
         elif target is functional.batch_norm:
             kind, obstacle = NORM, _why_not_norm(node)
             operands = tuple(numbers[x] for x in node.args[:1] if isinstance(x, fx.Node))
-        elif target in _RELUS and len(operands) == 1:
-            kind = RELU
+        elif len(operands) == 1 and _activation(node) is not None:
+            kind = ACTIVATION
         elif target in _ADDS and len(node.args) == 2 and not node.kwargs:
             if all(isinstance(_value(x), Tensor) for x in node.args):
                 kind, operands = ADD, tuple(numbers[x] for x in node.args if isinstance(x, fx.Node))
@@ -153,6 +152,16 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
             kind = POOL
     # Weights, and a norm's buffers, are no operands of a step: _Order checks them.
     return Step(kind, numbers[node], operands, node.name, obstacle)
+
+
+def _activation(node: fx.Node) -> str | None:
+    """The activation that a node applies to its first argument."""
+    readers: dict[Any, activations.Reader] = activations.METHODS if node.op == "call_method" else activations.READERS
+    reader = readers.get(node.target)
+    if reader is None or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    found = activations.read(reader, node.args[1:], node.kwargs)
+    return None if found is None else found[0]
 
 
 def _why_not_conv(node: fx.Node) -> str:
@@ -213,7 +222,7 @@ def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
 
 def _parts(chain: Chain) -> list[Chain]:
     """The chain, and the shorter ones at its beginning."""
-    shorter = [chain, chain._replace(relu=None), chain._replace(relu=None, add=None, residual=None)]
+    shorter = [chain, chain._replace(activation=None), chain._replace(activation=None, add=None, residual=None)]
     return list(dict.fromkeys(shorter))
 
 
@@ -223,7 +232,7 @@ def _without_promotion(chain: Chain, nodes: list[fx.Node]) -> Chain:
         return chain
     norm, residual, result = (_value(nodes[i]) for i in (chain.norm, chain.residual, chain.add) if i is not None)
     fits = norm.dtype == residual.dtype == result.dtype and norm.shape == residual.shape
-    return chain if fits else chain._replace(add=None, relu=None, residual=None)
+    return chain if fits else chain._replace(add=None, activation=None, residual=None)
 
 
 class _Effects(NamedTuple):
@@ -244,7 +253,7 @@ class _Order:
 
     def allows(self, chain: Chain) -> bool:
         """Return whether no node between a chain's layers conflicts with its move."""
-        parts = {part for part in (chain.conv, chain.norm, chain.add, chain.relu) if part is not None}
+        parts = {part for part in (chain.conv, chain.norm, chain.add, chain.activation) if part is not None}
         own = [self._effects[part] for part in parts]
         inside = {key for part in parts for key in _memory([self._nodes[part]])}  # internal to the chain
         reads = frozenset().union(*(x.reads for x in own)) - inside
@@ -269,7 +278,12 @@ def _effects(node: fx.Node) -> _Effects:
         return _Effects(reads, changed if _argument(node, 5, "training", False) else nothing, False)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
-    if in_place or node.target in _IN_PLACE or node.kwargs.get("inplace") is True or node.args[1:2] == (True,):
+    if (
+        in_place
+        or node.target in _IN_PLACE
+        or node.kwargs.get("inplace") is True
+        or any(x is True for x in node.args[1:])
+    ):
         return _Effects(reads, _memory(node.all_input_nodes[:1]), False)
     if node.kwargs.get("out") is not None:
         return _Effects(reads, reads, False)
@@ -305,7 +319,8 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
             _argument(norm, i + 1, name) for i, name in enumerate(("running_mean", "running_var", "weight", "bias"))
         )
         training, momentum, eps = _norm_options(norm)
-        vectors, how = (gamma, beta, mean, var, residual), (*geometry, None if chain.relu is None else "relu")
+        activation = None if chain.activation is None else _activation(nodes[chain.activation])
+        vectors, how = (gamma, beta, mean, var, residual), (*geometry, activation)
         folds = not training and mean is not None and not _value(last).requires_grad
         casts = [x is not None and _value(x).dtype != dtype and (not folds or x is operands[0]) for x in operands]
         operands = [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
@@ -322,7 +337,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
             result = graph.call_method("contiguous", (result,))
         result.meta["example_value"] = _value(last)
     last.replace_all_uses_with(result)
-    for position in (chain.relu, chain.add, chain.norm, chain.conv):
+    for position in (chain.activation, chain.add, chain.norm, chain.conv):
         if position is not None:
             graph.erase_node(nodes[position])
 

@@ -16,19 +16,20 @@ from torch.nn.modules import module as torch_module
 
 from genesis.records import NormState, record
 from genesis.torch import pooling
+from genesis.torch.activations import of_layer
 from genesis.torch.bridge import call
 from genesis.torch.links import Computed, Link, versions_of_three
 from genesis.torch.modes import current_modes, is_plain, no_python_mode_intercepts, nothing_intercepts
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
+    activate,
     batch_norm,
     inside_model,
     materialize,
     materialized,
     may_defer,
     pending,
-    relu,
 )  # fmt: skip
 from genesis.torch.shapes import only_contiguous, plan
 from genesis.torch.tensor_guards import GuardedConv, Settings
@@ -115,12 +116,13 @@ class ConvEntry(_Entry[nn.Conv2d]):
 
     def begin(self) -> None:
         self.active = True
-        self.next = ""  # what followed its batch norm the last time: "relu", "add", "value"
+        self.next = ""  # what followed its batch norm the last time: an activation, "add", "value"
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
         self.calls = 0  # calls that were deferred
         self.kinds: tuple[str, ...] = ()  # of the layers fused with it
         self.norm = 0  # the id of its norm's parameter
+        self.taker = ""  # the function of other code that took what was computed
         self.reason = ""
         self.guarded: GuardedConv | None = None
 
@@ -196,18 +198,18 @@ class ConvEntry(_Entry[nn.Conv2d]):
         return None if how is None else GuardedConv(operands, given_strides, settings, how, dtype)
 
     # --- how its results were used ----------------------------------------------------------------------------------
-    def fused(self, stage: int) -> None:
+    def fused(self, stage: int, activation: str) -> None:
         self.unfused = 0
         if stage == 1:
-            self.next, self.kinds = "relu", ("norm", "relu")
+            self.next, self.kinds = activation, ("norm", activation)
         else:
-            self.next, self.kinds = "add", ("norm", "add", "relu")
+            self.next, self.kinds = "add", ("norm", "add", activation)
 
     def note_materialized(self, stage: int) -> None:
         """Other code used the value."""
         if stage == 0:
             self.unfused += 1
-            self.reason = self.reason or "no batch norm follows"
+            self.reason = self.reason or f"no batch norm follows{self.taker and ', but ' + self.taker}"
             self.active = self.unfused < _PATIENCE
             return
         self.unfused = 0
@@ -249,8 +251,30 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
         return type(norm).forward(norm, input)
 
 
-class ReLUEntry(_Entry[nn.ReLU]):
-    """The forward of a ReLU: a fast path for a Pending."""
+class FrozenNormEntry(_Entry[nn.Module]):
+    """The forward of torchvision's FrozenBatchNorm2d: of a Pending, batch norm with its buffers as the statistics."""
+
+    NAMES = frozenset(("torchvision.ops.misc.FrozenBatchNorm2d",))
+
+    def begin(self) -> None:
+        pass
+
+    def __call__(self, input: Tensor) -> Tensor:
+        norm = self.original() if is_compiling() else self.owner()
+        if type(input) is Pending:
+            buffers = norm._buffers
+            tensors = [buffers.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+            if all(each is not None for each in tensors):
+                y: Tensor | object = batch_norm(input, record(NormState, (*tensors, None)), False, 0.0, norm.eps)
+                if y is not NOT_HERE:
+                    assert isinstance(y, Tensor)
+                    return y
+        result: Tensor = type(norm).forward(norm, input)
+        return result
+
+
+class ActivationEntry(_Entry[nn.Module]):
+    """The forward of an activation: a fast path for a Pending."""
 
     def begin(self) -> None:
         pass
@@ -260,11 +284,14 @@ class ReLUEntry(_Entry[nn.ReLU]):
             layer = self.original()
             return type(layer).forward(layer, input)
         layer = self.owner()
-        if type(input) is Pending and type(layer) is nn.ReLU:
-            y = relu(input, layer.inplace is True)
-            if y is not NOT_HERE:
-                return y
-        return type(layer).forward(layer, input)
+        if type(input) is Pending:
+            found = of_layer(layer)
+            if found is not None:
+                y = activate(input, *found)
+                if y is not NOT_HERE:
+                    return y
+        result: Tensor = type(layer).forward(layer, input)
+        return result
 
 
 class PoolEntry(_Entry[nn.MaxPool2d]):

@@ -5,14 +5,16 @@ from __future__ import annotations
 from torch import nn
 
 from genesis.errors import DTypeError, describe
+from genesis.torch.activations import LAYERS
 from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
+    ActivationEntry,
     ConvEntry,
+    FrozenNormEntry,
     ModelEntry,
     NormEntry,
     PoolEntry,
-    ReLUEntry,
     Scriptable,
     _Entry,
     strip,
@@ -22,17 +24,17 @@ from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
 
 _FORWARDS: dict[type[nn.Module], type[_Entry]] = {
-    nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.ReLU: ReLUEntry, nn.MaxPool2d: PoolEntry
+    nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.MaxPool2d: PoolEntry, **dict.fromkeys(LAYERS, ActivationEntry)
 }  # fmt: skip
 
 
 def fuse(model: nn.Module) -> nn.Module:
-    """Run convolution → batch norm (→ sum) → ReLU as one op wherever a model has that, in training and inference.
+    """Run convolution → batch norm (→ sum) → activation as one op wherever a model has that, in training and inference.
 
     Nothing is traced and no layer is replaced: the model's own code runs at each call. A convolution is deferred until
-    that code uses its result: batch norm, a sum and ReLU that follow run with it as one op, and before anything else
-    it is computed as usual. Max pooling layers run Genesis' kernels on CUDA. model.fusion, or report(model), lists the
-    chains that were fused, and the convolutions that were not, each with the reason.
+    that code uses its result: batch norm, a sum and an activation that follow run with it as one op, and before
+    anything else it is computed as usual. Max pooling layers run Genesis' kernels on CUDA. model.fusion, or
+    report(model), lists the chains that were fused, and the convolutions that were not, each with the reason.
 
     Args:
         model: any torch.nn.Module; its Conv2d and MaxPool2d layers get an attribute, which unfuse(model) removes.
@@ -54,13 +56,17 @@ def fuse(model: nn.Module) -> nn.Module:
     install()
     for name, module in model.named_modules():
         state = module.__dict__
-        if type(module) in _FORWARDS and state.keys().isdisjoint((FORWARD, "_conv_forward")):
-            state[FORWARD] = _FORWARDS[type(module)](module, name)
+        kind = type(module)
+        entry = _FORWARDS.get(kind)
+        if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
+            entry = FrozenNormEntry
+        if entry is not None and state.keys().isdisjoint((FORWARD, "_conv_forward")):
+            state[FORWARD] = entry(module, name)
     forward = model.__dict__.get(FORWARD)
     if not isinstance(forward, _Entry):
-        model.__dict__[FORWARD] = entry = ModelEntry(model, "")
+        model.__dict__[FORWARD] = whole = ModelEntry(model, "")
         if forward is not None:
-            entry.inner = forward
+            whole.inner = forward
     model.__dict__.setdefault(SCRIPT, Scriptable(model))
     attach(model)
     return model

@@ -20,7 +20,7 @@ from genesis.torch.backend import TYPES, backend_of
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
 _PLAIN = frozenset((type(None), bool, int, float, str, tuple, ConvGeometry, NormOptions, Windows))  # of arguments
 _RECORDS = frozenset((NormState, BegunConvNorm, SavedConvNorm))  # of tensors
-_TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
+TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
 _layouts: dict[tuple[object, ...], Layout] = {}  # by shape, strides, dtype, alignment and device index
 _devices: dict[int, Device] = {}  # by PyTorch's index, -1 for host memory
 driver.forget_on_switch(_devices.clear)
@@ -118,7 +118,7 @@ class Device:
         """A new array, allocated as the tensor that the caller will get."""
         if capturing.underway:
             self._refuse_to_lend()
-        tensor = self._empty(layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
+        tensor = self._empty(layout.shape, layout.strides, TORCH_TYPES[layout.dtype])
         array = TensorArray(tensor, tensor.data_ptr(), layout)
         if self.watched:  # by a driver to which storages report their memory
             array.make_storage()
@@ -128,7 +128,7 @@ class Device:
         """Return a function that allocates tensors of a layout."""
         if self.watched:
             return lambda: self.array(layout).tensor
-        return functools.partial(self._empty, layout.shape, layout.strides, _TORCH_TYPES[layout.dtype])
+        return functools.partial(self._empty, layout.shape, layout.strides, TORCH_TYPES[layout.dtype])
 
     def watch(self, *tensors: torch.Tensor | None) -> None:
         """Register tensors with a driver that checks memory accesses, before a launch gets their addresses."""
@@ -163,7 +163,7 @@ def _to_tensor(handle: object) -> object:
     """The tensor on the memory of an array; a value that is no array unchanged."""
     if not isinstance(handle, DeviceArray):
         return handle
-    dtype, owner = _TORCH_TYPES[handle.dtype], handle.storage.owner  # a view
+    dtype, owner = TORCH_TYPES[handle.dtype], handle.storage.owner  # a view
     assert isinstance(owner, torch.Tensor)
     if owner.dtype is not dtype:  # a block of bytes
         owner = owner.view(dtype)

@@ -28,8 +28,8 @@ class Link:
 
     __slots__ = (
         "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes", "momentum",
-        "norm", "norm_versions", "output", "plan", "ready", "residual", "residual_inner", "residual_version",
-        "training", "versions", "weight",
+        "norm", "norm_versions", "output", "plan", "ready", "ready_for", "residual", "residual_inner",
+        "residual_version", "training", "versions", "weight",
     )  # fmt: skip
 
     training: bool  # the norm's settings, from stage 1 on
@@ -52,7 +52,8 @@ class Link:
         self.residual: Tensor | None = None
         self.residual_inner: Tensor | None = None
         self.residual_version = 0
-        self.ready: Tensor | Computed | None = None  # with ReLU, computed in advance
+        self.ready: Tensor | Computed | None = None  # with the activation ready_for, computed in advance
+        self.ready_for = ""
 
     def copy(self, stage: int) -> Link:
         """A link that starts at a stage of this one, for another use of the same result."""

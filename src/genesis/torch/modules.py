@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from genesis import activations
 from genesis.errors import ShapeError, describe
 from genesis.records import ConvGeometry, NormOptions, NormState
 from genesis.torch import ops
+from genesis.torch.activations import apply, new_layer
 from genesis.torch.bridge import call
 from genesis.torch.modes import is_plain, nothing_intercepts
 from genesis.torch.shapes import Pair, only_contiguous, suggests_channels_last
@@ -23,20 +25,20 @@ OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
 
 
 class ConvBNReLU(nn.Module):
-    """relu(batch_norm(conv(x)) + residual) as one op, a torch.nn.Module.
+    """activation(batch_norm(conv(x)) + residual) as one op, a torch.nn.Module.
 
-    Submodules and state_dict are those of torch.nn.Sequential(Conv2d, BatchNorm2d, ReLU). In training, and wherever
-    gradients are needed, it is one op with one backward. In eval mode without gradients the norm is folded into the
-    weight, which is packed once per input shape, and again after a parameter has changed. A change that bypasses
-    PyTorch's version counters (`parameter.data`) takes effect with the next train() or eval().
+    Submodules and state_dict are those of torch.nn.Sequential(Conv2d, BatchNorm2d, ReLU) or of another activation. In
+    training, and wherever gradients are needed, it is one op with one backward. In eval mode without gradients the norm
+    is folded into the weight, which is packed once per input shape, and again after a parameter has changed. A change
+    that bypasses PyTorch's version counters (`parameter.data`) takes effect with the next train() or eval().
 
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias: of torch.nn.Conv2d.
         padding: by default dilation · (kernel_size − 1) // 2.
         eps, momentum, affine, track_running_stats: of torch.nn.BatchNorm2d.
-        activation: "relu", or None for none.
+        activation: a name of genesis.activations.NUMBERS, such as "relu", "silu" or "leaky_relu(0.1)"; or None.
         device, dtype: of the parameters and buffers.
-    Raises: ValueError: activation is neither "relu" nor None; as torch.nn.Conv2d and BatchNorm2d.
+    Raises: ValueError: it is no activation; as torch.nn.Conv2d and BatchNorm2d.
 
     Example:
         >>> import genesis.torch, torch
@@ -55,8 +57,7 @@ class ConvBNReLU(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if activation not in ("relu", None):
-            raise ValueError(describe("ConvBNReLU", "activation", '"relu" or None', repr(activation)))
+        activation = activations.checked("ConvBNReLU", activation)
         if padding is None:
             kernel, spread = (x if isinstance(x, tuple) else (x, x) for x in (kernel_size, dilation))
             padding = (spread[0] * (kernel[0] - 1) // 2, spread[1] * (kernel[1] - 1) // 2)
@@ -65,7 +66,7 @@ class ConvBNReLU(nn.Module):
         self.add_module("0", conv)
         self.add_module("1", nn.BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats, **where))
         if activation is not None:
-            self.add_module("2", nn.ReLU())
+            self.add_module("2", new_layer(activation))
         self.activation = activation
 
     @property
@@ -108,9 +109,9 @@ def conv_bn_relu(
         norm: the batch norm; in training its running statistics are updated.
         input: (N, C, H, W), dtype of conv's weight, or any floating dtype under autocast.
         residual: the shape and dtype of the result; added before the activation. Or None.
-        activation: "relu" or None.
+        activation: as in ConvBNReLU.
     Returns: (N, K, P, Q), in the dtype and memory order that the layers give.
-    Raises: ValueError: in training, one value per channel; as the layers.
+    Raises: ValueError: in training, one value per channel; it is no activation; as the layers.
 
     Example:
         >>> import genesis.torch, torch
@@ -118,7 +119,7 @@ def conv_bn_relu(
         >>> genesis.torch.conv_bn_relu(conv, norm, torch.ones(2, 3, 16, 16)).shape
         torch.Size([2, 8, 14, 14])
     """
-    return _run(conv, norm, input, residual, activation)[0]
+    return _run(conv, norm, input, residual, activations.checked("conv_bn_relu", activation))[0]
 
 
 def _ordered(y: Tensor, weight: Tensor, input: Tensor) -> Tensor:
@@ -273,7 +274,7 @@ def _one_by_one(
 ) -> Tensor:
     y = norm(conv(input))
     y = y if residual is None else y + residual
-    return y if activation is None else y.relu()
+    return apply(y, activation)
 
 
 def _begin_batch(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from genesis import activations
 from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output, record
 from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
@@ -328,7 +329,9 @@ def _opaque_forward(*args: Any) -> tuple[Tensor, ...]:
         passed = torch.empty(0, dtype=torch.uint8, device=y.device)
     if mean is running_mean:  # an op's result is no argument
         mean = mean.clone()
-    kept = laid_out(kept, _empty_images(kept.shape, kept)) if is_output(kept) else kept
+    kept, passed = (
+        laid_out(each, _empty_images(each.shape, each)) if each.ndim == 4 else each for each in (kept, passed)
+    )
     return laid_out(y, _empty_images(y.shape, y)), mean, inverse_std, kept, passed
 
 
@@ -377,7 +380,9 @@ def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
     wide = torch.float64 if input.dtype is torch.float64 else torch.float32
     statistics = [input.new_empty(num_outputs, dtype=wide) for _ in range(2)]
     kept = torch.empty_like(y)
-    passed = y.new_empty(0, dtype=torch.uint8 if input.is_cuda or activation is None else y.dtype)
+    passed = y.new_empty(0, dtype=torch.uint8)
+    if not input.is_cuda and activation is not None:
+        passed = y.new_empty(0) if activations.is_known_by_result(activation) else torch.empty_like(y)
     if input.is_cuda:
         from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 
@@ -387,7 +392,10 @@ def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
             kept = input.new_empty((1 + num_outputs, weight.shape[1]), dtype=torch.float32)
         if activation is not None and (has_state or residual is not None):
             rows = y.shape[0] * y.shape[2] * y.shape[3]
-            passed = input.new_empty((rows, -(-num_outputs // 8)), dtype=torch.uint8)
+            is_relu = activation == "relu"
+            passed = (
+                input.new_empty((rows, -(-num_outputs // 8)), dtype=torch.uint8) if is_relu else torch.empty_like(y)
+            )
     return y, *statistics, kept, passed
 
 

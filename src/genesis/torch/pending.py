@@ -1,9 +1,9 @@
 """Deferred tensors: a convolution's output, until other code uses it.
 
-A `Pending` stands for conv(x), batch_norm(conv(x)), or the sum of that and a residual. Batch norm, a sum and ReLU
-extend it; any other use computes it first and turns the object itself into a plain tensor. The result of a chain of
-contiguous tensors is one too, of stage 3: computed, but in another order of memory. The statistics of batch norm are
-computed when it is called, so that nothing with a side effect is ever deferred.
+A `Pending` stands for conv(x), batch_norm(conv(x)), or the sum of that and a residual. Batch norm, a sum and an
+activation extend it; any other use computes it first and turns the object itself into a plain tensor. The result of a
+chain of contiguous tensors is one too, of stage 3: computed, but in another order of memory. The statistics of batch
+norm are computed when it is called, so that nothing with a side effect is ever deferred.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, Final, Literal, Protocol, TypeVar, final
+from typing import Any, Final, Literal, Protocol, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
 
 from genesis.records import NormState
+from genesis.torch import activations
 from genesis.torch.links import Computed, Link, versions_of
 from genesis.torch.modes import are_current, are_current_for_guarded, saved_tensors_hooks
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
@@ -65,6 +66,9 @@ class Pending(Tensor):
             result = handler(func, *args, **(kwargs or {}))
             if result is not NOT_HERE:
                 return result
+        for each in args:
+            if type(each) is Pending and each.stage < 3:
+                each.link.entry.taker = getattr(func, "__name__", "")
         return func(*materialized(args), **materialized(kwargs or {}))
 
     @classmethod
@@ -228,8 +232,8 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     if link.output is None:
         if entry.next == "value":
             return given(link.whole(None))
-        if entry.next == "relu":
-            link.ready = link.whole("relu")
+        if entry.next not in _NO_ACTIVATIONS:
+            link.ready, link.ready_for = link.whole(entry.next), entry.next
         elif entry.next != "add" or training or link.needs_gradients(1):  # else it has no effect, and the sum may come
             link.begin(norm)
     else:
@@ -269,15 +273,15 @@ def _batch_norm(
     return batch_norm(input, NormState(weight, bias, running_mean, running_var), training, momentum, eps)
 
 
-def relu(p: Pending, inplace: bool) -> Tensor | NotHere:
-    """F.relu of a Pending, or NOT_HERE."""
+def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
+    """An activation of a Pending, or NOT_HERE."""
     link, stage = p.link, p.stage
     if not stage or type(link) is Computed or not _can_extend(p, link):
         return NOT_HERE
     y, link.ready = link.ready, None
-    if y is None or stage == 2:
-        y = link.finish("relu", stage)
-    link.entry.fused(stage)
+    if y is None or stage == 2 or link.ready_for != activation:
+        y = link.finish(activation, stage)
+    link.entry.fused(stage, activation)
     if not inplace:
         return given(y)
     if type(y) is not Computed:
@@ -287,7 +291,12 @@ def relu(p: Pending, inplace: bool) -> Tensor | NotHere:
 
 
 def _relu(func: Function, input: Tensor, inplace: bool = False) -> Tensor | NotHere:
-    return relu(input, inplace or func in _RELUS_IN_PLACE) if type(input) is Pending else NOT_HERE
+    return activate(input, "relu", inplace or func in _RELUS_IN_PLACE) if type(input) is Pending else NOT_HERE
+
+
+def _activate(func: Function, input: Tensor, *args: object, **kwargs: object) -> Tensor | NotHere:
+    found = activations.read(activations.READERS[func], args, kwargs) if type(input) is Pending else None
+    return NOT_HERE if found is None else activate(input, *found)
 
 
 def _add(
@@ -334,6 +343,7 @@ def _requires_grad(func: Function, p: Pending) -> bool | NotHere:
     return p.link.needs_gradients(p.stage) if p.value is None else NOT_HERE
 
 
+_NO_ACTIVATIONS = frozenset(("", "add", "value"))  # of what may have followed a batch norm
 _RELUS_IN_PLACE = frozenset((torch.relu_, nn.functional.relu_, Tensor.relu_))
 _ADDS_IN_PLACE = frozenset((Tensor.add_, Tensor.__iadd__))
 _METADATA = [
@@ -345,6 +355,7 @@ _METADATA = [
 ]  # fmt: skip
 HANDLERS: dict[Function, Callable[..., object]] = {
     nn.functional.batch_norm: _batch_norm,
+    **cast("dict[Function, Callable[..., object]]", dict.fromkeys(activations.READERS, _activate)),
     **dict.fromkeys((torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE), _relu),
     **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE), _add),
     **dict.fromkeys(_METADATA, _metadata),

@@ -16,6 +16,9 @@ from genesis import dtypes
 from genesis.backends import active
 from genesis.backends.cuda.ops.conv_bn_relu import launch as conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
+    BITS,
+    NOTHING,
+    VALUES,
     Backward,
     Inference,
     Operands,
@@ -28,7 +31,7 @@ from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
 )
 from genesis.backends.cuda.runtime.array import layout_of
 from genesis.records import BegunConvNorm, ConvGeometry, NormState
-from genesis.torch.handles import Device, device_of
+from genesis.torch.handles import TORCH_TYPES, Device, device_of
 from genesis.torch.tensor_guards import guard
 from genesis.torch.unprepared import Unprepared
 
@@ -69,17 +72,20 @@ def _bytes(device: Device, number: int) -> Callable[[], Tensor]:
 
 
 class Begun:
-    """A convolution's output, and mean and inverse deviation in a block of memory, which may have room for bits."""
+    """A convolution's output, and mean and inverse deviation in a block of memory, which may have room for more.
 
-    __slots__ = ("block", "chain", "has_bits", "kept", "stream", "weight", "x", "y")
+    tells: what it has room for, see Training.tells.
+    """
+
+    __slots__ = ("block", "chain", "kept", "stream", "tells", "weight", "x", "y")
 
     def __init__(
         self, chain: Chain, stream: int, x: Tensor, weight: Tensor, kept: Tensor, block: Tensor, y: Tensor,
-        has_bits: bool,
+        tells: int,
     ) -> None:  # fmt: skip
         """weight: or its values, where the kernels take it in another dtype or order."""
         self.chain, self.stream, self.x, self.weight = chain, stream, x, weight
-        self.kept, self.block, self.has_bits = kept, block, has_bits
+        self.kept, self.block, self.tells = kept, block, tells
         self.y: Tensor | None = y  # memory for the result, which has served as scratch
 
     def arrays(self) -> BegunConvNorm[Tensor]:
@@ -131,7 +137,7 @@ class Chain:
         self._stream, self.eps, self.geometry = device.current_stream, launches.eps, launches.geometry
         self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
         self._make_kept, self._make_y = device.maker(launches.kept), device.maker(launches.y)
-        self._make_block = [_bytes(device, launches.block_bytes(has_bits)) for has_bits in (False, True)]
+        self._make_block = [_bytes(device, launches.block_bytes(tells)) for tells in (NOTHING, BITS, VALUES)]
         self._make_values = None if launches.values is None else device.maker(launches.values)
         self._make_scratch = None  # y has room for it
         if launches.scratch > launches.y.num_bytes:
@@ -153,8 +159,8 @@ class Chain:
         if not _is_plain():
             return None
         stream, make_scratch = self._stream(), self._make_scratch
-        has_bits = self._launches.needs_bits(has_residual, activation)
-        kept, block, y = self._make_kept(), self._make_block[has_bits](), self._make_y()
+        tells = self._launches.tells(has_residual, activation)
+        kept, block, y = self._make_kept(), self._make_block[tells](), self._make_y()
         scratch = y if make_scratch is None else make_scratch()
         values, values_at = None, 0
         if self._make_values is not None:
@@ -166,7 +172,7 @@ class Chain:
             stream, kept.data_ptr(), block.data_ptr(), scratch.data_ptr(), values_at, (x_at, weight_at, bias_at),
             (mean_at, var_at, count_at), momentum,
         )  # fmt: skip
-        return Begun(self, stream, x, weight if values is None else values, kept, block, y, has_bits)
+        return Begun(self, stream, x, weight if values is None else values, kept, block, y, tells)
 
     def finish(
         self, begun: Begun, residual: Tensor | None, gamma: Tensor | None, beta: Tensor | None, activation: str | None
@@ -179,10 +185,11 @@ class Chain:
             if residual.stride() != self._y_strides:
                 return None
         launches, x_at, weight_at = self._launches, 0, 0
-        if launches.needs_bits(residual is not None, activation):
-            if not begun.has_bits:
+        tells = launches.tells(residual is not None, activation)
+        if tells:
+            if begun.tells != tells:
                 return None
-            begun.has_bits = False  # its block has room for those of one result
+            begun.tells = NOTHING  # its block has room for what is told of one result
         if launches.reads_operands:
             x_at, weight_at = begun.x.data_ptr(), begun.weight.data_ptr()
         if (gamma_at | beta_at | residual_at | x_at | weight_at) & 15:
@@ -232,11 +239,15 @@ class Chain:
         return block[: layout.num_bytes].view(dtype), block[place : place + layout.num_bytes].view(dtype)
 
     def passed(self, block: Tensor, has_residual: bool, activation: str | None) -> Tensor | None:
-        """The bits of the values that passed ReLU, as the backend's op returns them."""
-        if not self._launches.needs_bits(has_residual, activation):
+        """What the backward is told of the values before the activation, as the backend's op returns it."""
+        launches = self._launches
+        layout = launches.told(launches.tells(has_residual, activation))
+        if layout is None:
             return None
-        num_channels = self._launches.statistic.size
-        return block[self._launches.passed :].view(-1, -(-num_channels // 8))
+        found = block[launches.passed : launches.passed + layout.num_bytes]
+        if layout.dtype is not dtypes.uint8:
+            found = found.view(TORCH_TYPES[layout.dtype])
+        return found.as_strided(layout.shape, layout.strides)
 
 
 class _Backward:

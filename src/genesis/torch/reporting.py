@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from genesis.fusion import Fusion
+from genesis.torch.activations import of_layer
 from genesis.torch.entries import FORWARD, ConvEntry, PoolEntry
 
-_WORDS = {"relu": "relu", "add": "add"}
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
 
 
@@ -85,7 +85,7 @@ def _of_convolution(
     if entry.kinds:
         names = {kind: part for part, kind in _kinds(followers or [])}
         norm = norms.get(entry.norm, "batch norm")
-        return (name, norm, *(names.get(kind, _WORDS[kind]) for kind in entry.kinds[1:])), ""
+        return (name, norm, *(names.get(kind, kind) for kind in entry.kinds[1:])), ""
     if followers is not None:
         kinds = _kinds(followers)
         if kinds and kinds[0][1] == "norm":
@@ -97,21 +97,25 @@ def _of_convolution(
 
 
 def _kinds(followers: list[tuple[str, nn.Module]]) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for wanted, kind in (("norm", nn.BatchNorm2d), ("relu", nn.ReLU)):
-        if len(found) < len(followers) and type(followers[len(found)][1]) is kind:
-            found.append((followers[len(found)][0], wanted))
-        else:
-            break
+    if not followers or type(followers[0][1]) is not nn.BatchNorm2d:
+        return []
+    found = [(followers[0][0], "norm")]
+    activation = of_layer(followers[1][1]) if len(followers) > 1 else None
+    if activation is not None:
+        found.append((followers[1][0], activation[0]))
     return found
 
 
 def _followers(model: nn.Module) -> dict[str, list[tuple[str, nn.Module]]]:
-    """For each layer of a plain Sequential, the two after it."""
+    """For each layer of a plain Sequential, the two after it that do something."""
     found = {}
     for prefix, module in model.named_modules():
         if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-            parts = [(f"{prefix}.{name}" if prefix else name, child) for name, child in module.named_children()]
+            parts = [
+                (f"{prefix}.{name}" if prefix else name, child)
+                for name, child in module._modules.items()
+                if child is not None and type(child) is not nn.Identity
+            ]
             for position, (name, _) in enumerate(parts):
                 found[name] = parts[position + 1 : position + 3]
     return found

@@ -100,7 +100,7 @@ def _in_rows(
             numbers = running.numpy()
             numbers += momentum * (new - numbers)
     inverse_std = 1 / np.sqrt(var + eps)
-    scale = inverse_std if weight is None else inverse_std * weight.numpy()
+    scale = _rounded(inverse_std if weight is None else inverse_std * weight.numpy())
     shift = -mean * scale if bias is None else bias.numpy() - mean * scale
     y = torch.addcmul(_for_planes(shift), x, _for_planes(scale))
     return y, _single(mean), _single(inverse_std)
@@ -131,7 +131,9 @@ def _backward_in_rows(
     if training or needs[1] or needs[2]:
         of_weight, of_bias = _sums(grad, x, mean, inverse_std)
     if needs[0] and training:
-        slope = -scale * inverse * of_weight / count
+        slope = _rounded(
+            -scale * inverse * of_weight / count
+        )  # what x is multiplied by: nothing is left of its rounding
         shift = -slope * mean.numpy() - scale * of_bias / count
         grad_x = torch.addcmul(_for_planes(shift), x, _for_planes(slope)).addcmul_(grad, _for_planes(scale))
     elif needs[0]:
@@ -170,6 +172,11 @@ def _sum(rows: Floats) -> Floats:
 def _for_planes(numbers: Floats) -> Tensor:
     """(C,) as (C, 1, 1)."""
     return _single(numbers).view(-1, 1, 1)
+
+
+def _rounded(numbers: Floats) -> Floats:
+    """To float32, in which these numbers are multiplied by values that others are to cancel."""
+    return numbers.astype(np.float32).astype(np.float64)
 
 
 def _single(numbers: Floats) -> Tensor:

@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from genesis import activations
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import batchnorm, columns, packing, sums, winograd
+from genesis.backends.cpu import batchnorm, columns, fused_activation, packing, sums, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 from genesis.precision import get_float32_precision
 from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm
@@ -127,8 +128,8 @@ def conv_bn_relu(
         y.add_(residual)
     if activation is None:
         return y, mean, inverse_std, conv_output, None
-    y.relu_()
-    return y, mean, inverse_std, conv_output, y  # which the layer that takes y in keeps too: no memory of its own
+    y, passed = fused_activation.apply(y, activation)  # where it is y: the layer that takes y in keeps that too
+    return y, mean, inverse_std, conv_output, passed
 
 
 def conv_bn_relu_inference(
@@ -168,8 +169,14 @@ def conv_bn_finish(
         assert inverse_std is not None
         var = inverse_std.reciprocal().square()  # of which, with eps 0, the same inverse deviation comes
         normalized, _, _ = batchnorm.normalize(kept, norm.gamma, norm.beta, mean, var, False, 0.0, 0.0)
-    y = normalized.clone() if residual is None else normalized.add(residual)
-    return (y, mean, inverse_std, kept, None) if activation is None else (y.relu_(), mean, inverse_std, kept, y)
+    if residual is not None:
+        y = normalized.add(residual)
+    elif activation is None or activations.is_known_by_result(activation):
+        y = normalized.clone()
+    else:
+        y = normalized
+    y, passed = (y, None) if activation is None else fused_activation.apply(y, activation)
+    return y, mean, inverse_std, kept, passed
 
 
 def conv_bn_relu_backward(
@@ -178,10 +185,10 @@ def conv_bn_relu_backward(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     input, weight, _, gamma, _, mean, inverse_std, conv_output, passed = saved
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-    if passed is not None and may_overwrite and grad.stride() == passed.stride():
+    if activation == "relu" and passed is not None and may_overwrite and grad.stride() == passed.stride():
         aten.threshold_backward.grad_input(grad, passed, 0, grad_input=grad)  # no further memory to go through
-    elif passed is not None:
-        grad, may_overwrite = aten.threshold_backward(grad, passed, 0), True
+    elif activation is not None and passed is not None:
+        grad, may_overwrite = fused_activation.apply_backward(grad, passed, activation), True
     grad_residual = grad if needs_residual else None
     grad_conv, grad_gamma, grad_beta = batchnorm.backward(
         grad, conv_output, gamma, mean, inverse_std, training,
@@ -254,17 +261,20 @@ def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None,
     input = _channels_last(input)
     stride, padding, dilation, groups = p.geometry
     geometry = (padding, stride, dilation, groups)  # in oneDNN's order
+    unary, left = fused_activation.pointwise(activation)
     if p.parts:
-        return sums.packed(input, p.parts, p.bias, residual, activation, geometry)
+        y = sums.packed(input, p.parts, p.bias, residual, "relu" if activation == "relu" else None, geometry)
+        return y if activation in (None, "relu") else fused_activation.apply(y, activation)[0]
     tiles = p.winograd if p.winograd is not None and input.shape == p.winograd.input_shape else None
     if tiles is not None or not p.weight.is_mkldnn:
         y = torch.conv2d(input, p.weight, p.bias, *p.geometry) if tiles is None else winograd.convolve(input, tiles)
         y = y if residual is None else y.add_(residual)
-        return y.relu_() if activation == "relu" else y
+        return y if activation is None else fused_activation.apply(y, activation)[0]
     if residual is None:
-        attribute = "relu" if activation == "relu" else "none"
-        return mkldnn._convolution_pointwise(input, p.weight, p.bias, *geometry, attribute, [], "")
-    unary = "relu" if activation == "relu" else None
-    return mkldnn._convolution_pointwise.binary(
-        input, _channels_last(residual), p.weight, p.bias, *geometry, "add", 1.0, unary, [], ""
-    )
+        y = mkldnn._convolution_pointwise(input, p.weight, p.bias, *geometry, *unary)
+        return y if left is None else fused_activation.apply(y, left)[0]
+    y = mkldnn._convolution_pointwise.binary(
+        input, _channels_last(residual), p.weight, p.bias, *geometry, "add", 1.0,
+        "relu" if activation == "relu" else None, [], "",
+    )  # fmt: skip
+    return y if activation in (None, "relu") else fused_activation.apply(y, activation)[0]

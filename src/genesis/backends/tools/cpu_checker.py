@@ -16,7 +16,16 @@ from genesis.backends.tools import operands
 from genesis.backends.tools.operands import Handle, is_handle
 from genesis.callsite import user_line
 from genesis.errors import MismatchError
-from genesis.records import ConvGeometry, SavedAttention, SavedConvNorm, Windows, rebuilt
+from genesis.records import (
+    BegunConvNorm,
+    ConvGeometry,
+    NormState,
+    SavedAttention,
+    SavedConvNorm,
+    Windows,
+    is_output,
+    rebuilt,
+)
 
 # Relative to the element itself and to the largest one, see _allowed().
 TOLERANCE = {dtypes.float64: 1e-10, dtypes.float32: 1e-4, dtypes.float16: 4e-3, dtypes.bfloat16: 3e-2}
@@ -110,16 +119,22 @@ def _conv_bn_relu_backward(
     cpu: Backend, op: str, grad: object, saved: SavedConvNorm[Handle], training: bool, geometry: ConvGeometry,
     activation: str | None, *rest: object,
 ) -> object:  # fmt: skip
-    """From a convolution's output of the CPU's own; where the ReLU let through is taken over."""
+    """From a convolution's output of the CPU's own; what was kept of the values before the activation is taken over."""
     needs, _, addend = (*rest, False, None)[:3]  # between them: may_overwrite
     saved = saved._replace(kept=cpu.conv_forward(saved.input, saved.weight, saved.bias, geometry))
     if activation is not None:
-        saved = saved._replace(passed=_passed(cpu, saved))
+        passed = _passed(cpu, saved)
+        if activation != "relu":
+            begun = BegunConvNorm(saved.mean, saved.inverse_std, saved.kept, cpu.cast(passed, cpu.dtype(grad)))
+            norm = NormState(saved.gamma, saved.beta, None, None)
+            *_, passed = cpu.conv_bn_finish(saved.input, saved.weight, norm, begun, None, 0.0, activation)
+        saved = saved._replace(passed=passed)
     return cpu.conv_bn_relu_backward(grad, saved, training, geometry, activation, needs, False, addend)
 
 
 def _passed(cpu: Backend, saved: SavedConvNorm[Handle]) -> Handle:
-    """Positive where the ReLU let through: from one bit per element, channels innermost, or from the norm's output."""
+    """The values before the activation, or such as are positive where those are: from one bit per element, channels
+    innermost, or as they were kept, or from the norm's output."""
     x, mean, bits = saved.kept, saved.mean, saved.passed
     if bits is None:
         identity = [cpu.view(v, (1, v.shape[0], 1, 1), (0, 1, 0, 0), cpu.offset(v)) for v in (mean, saved.inverse_std)]
@@ -129,6 +144,8 @@ def _passed(cpu: Backend, saved: SavedConvNorm[Handle]) -> Handle:
                 wide = cpu.cast(vector, cpu.dtype(mean))
                 y = combine(y, cpu.view(wide, (1, wide.shape[0], 1, 1), (0, 1, 0, 0), cpu.offset(wide)))
         return y
+    if is_output(bits):
+        return cpu.cast(bits, cpu.dtype(x))
     num_images, num_channels, height, width = x.shape
     rows = np.unpackbits(np.ascontiguousarray(cpu.to_cpu(bits)), axis=1, bitorder="little")[:, :num_channels]
     images = rows.reshape(num_images, height, width, num_channels).transpose(0, 3, 1, 2)

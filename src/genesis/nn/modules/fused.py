@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
+from genesis import activations
 from genesis import functional as F
 from genesis.autograd.modes import state
 from genesis.creation import DeviceLike
 from genesis.dtypes import DType
-from genesis.errors import describe
 from genesis.functional.fused import PackedConv
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
-from genesis.nn.modules.activation import ReLU
+from genesis.nn.modules.activation import (
+    ELU,
+    GELU,
+    Hardsigmoid,
+    Hardswish,
+    LeakyReLU,
+    Mish,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Tanh,
+)
 from genesis.nn.modules.batchnorm import BatchNorm2d
 from genesis.nn.modules.conv import Conv2d, Size
 from genesis.precision import get_float32_precision
@@ -29,22 +41,24 @@ _Entry = tuple[list[NDArray | None], list[object], PackedConv]  # the arrays and
 
 
 class ConvBNReLU(Module):
-    """Convolution, batch norm and ReLU as one op: y = relu(batch_norm(conv(x)) + residual).
+    """Convolution, batch norm and activation as one op: y = activation(batch_norm(conv(x)) + residual).
 
-    Its parts and its state_dict are those of Sequential(Conv2d, BatchNorm2d, ReLU): "0.weight", "1.weight", … load
-    both ways. In training, and wherever gradients are needed, it runs F.conv_bn_relu. In eval mode without gradients
-    the norm is folded into the weight, which is packed once and reused until a parameter changes; it is not folded
-    while NumPy or another library shares memory of a parameter, and may write into it unnoticed.
+    Its parts and its state_dict are those of Sequential(Conv2d, BatchNorm2d, ReLU) or of another activation:
+    "0.weight", "1.weight", … load both ways. In training, and wherever gradients are needed, it runs F.conv_bn_relu. In
+    eval mode without gradients the norm is folded into the weight, which is packed once and reused until a parameter
+    changes; it is not folded while NumPy or another library shares memory of a parameter, and may write into it
+    unnoticed.
 
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias: see Conv2d.
         padding: by default dilation · (kernel_size − 1) // 2, which keeps the size of the image at stride 1 for odd
             kernels.
         eps, momentum, affine, track_running_stats: see BatchNorm2d.
-        activation: "relu", or None for the output of the norm (plus residual).
+        activation: a name of `genesis.activations.NUMBERS`, such as "relu", "silu" or "leaky_relu(0.1)"; or None for
+            the output of the norm (plus residual).
         device, dtype: of parameters and buffers.
     Shape: (N, C, H, W) → (N, K, P, Q), see Conv2d; residual has the output's shape.
-    Raises: ValueError: activation is neither "relu" nor None; see Conv2d for others.
+    Raises: ValueError: it is no activation; see Conv2d for others.
 
     Example:
         >>> layer = nn.ConvBNReLU(3, 8, 3)
@@ -59,8 +73,7 @@ class ConvBNReLU(Module):
         activation: str | None = "relu", device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if activation not in ("relu", None):
-            raise ValueError(describe("ConvBNReLU", "activation", '"relu" or None', repr(activation)))
+        activation = activations.checked("ConvBNReLU", activation)
         padding = _centred(kernel_size, dilation) if padding is None else padding
         conv = Conv2d(
             in_channels, out_channels, kernel_size, stride=stride, padding=padding, dilation=dilation, groups=groups,
@@ -70,7 +83,7 @@ class ConvBNReLU(Module):
             out_channels, eps=eps, momentum=momentum, affine=affine, track_running_stats=track_running_stats,
             device=device, dtype=dtype,
         )  # fmt: skip
-        for name, part in enumerate((conv, norm) if activation is None else (conv, norm, ReLU())):
+        for name, part in enumerate((conv, norm) if activation is None else (conv, norm, _layer(activation))):
             self.add_module(str(name), part)
         self.activation = activation
         self._fused = FusedConv()
@@ -184,6 +197,19 @@ class FusedConv:
 
     def __reduce__(self) -> tuple[type[FusedConv], tuple[()]]:
         return FusedConv, ()  # copies and pickles fold anew
+
+
+_LAYERS: dict[str, Callable[[], Module]] = {
+    "relu": ReLU, "relu6": ReLU6, "silu": SiLU, "mish": Mish, "gelu": GELU, "gelu_tanh": lambda: GELU("tanh"),
+    "hardswish": Hardswish, "hardsigmoid": Hardsigmoid, "sigmoid": Sigmoid, "tanh": Tanh,
+}  # fmt: skip
+_NUMBERED_LAYERS: dict[str, Callable[[float], Module]] = {"leaky_relu": LeakyReLU, "elu": ELU}
+
+
+def _layer(activation: str) -> Module:
+    """The layer that applies an activation."""
+    name, number = activations.parse(activation)
+    return _LAYERS[name]() if number is None else _NUMBERED_LAYERS[name](number)
 
 
 def _parameters(layer: Conv2d | BatchNorm2d) -> tuple[Tensor | None, Tensor | None]:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from genesis.backends.backend import Backend
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
+from tests.fused_activations import FUNCTIONS, activated
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
@@ -43,7 +44,16 @@ def reference(
     mean, var = running or (None, None)
     y = F.batch_norm(x, mean, var, given.get("gamma"), given.get("beta"), training, MOMENTUM, EPS)
     y = y + given["residual"] if "residual" in given else y
-    return (y.relu() if activation else y), x
+    return activated(y, activation), x
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("without", [(), ("bias", "residual")], ids=str)
+@pytest.mark.parametrize("activation", [each for each in FUNCTIONS if each != "relu"])
+def test_activations(
+    cuda: Backend, put: Put, get: Get, dtype: torch.dtype, without: tuple[str, ...], activation: str
+) -> None:
+    check(cuda, put, get, dtype, True, without, activation)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -51,6 +61,18 @@ def reference(
 @pytest.mark.parametrize("without", [(), ("bias", "residual"), ("gamma", "beta")], ids=str)
 @pytest.mark.parametrize("activation", ["relu", None])
 def test_conv_bn_relu(
+    cuda: Backend,
+    put: Put,
+    get: Get,
+    dtype: torch.dtype,
+    training: bool,
+    without: tuple[str, ...],
+    activation: str | None,
+) -> None:
+    check(cuda, put, get, dtype, training, without, activation)
+
+
+def check(
     cuda: Backend,
     put: Put,
     get: Get,

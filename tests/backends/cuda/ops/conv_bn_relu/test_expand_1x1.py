@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from genesis.backends.backend import Backend
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
+from tests.fused_activations import activated
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], Tensor]
@@ -25,6 +26,8 @@ CASES = [  # inputs, outputs, mean of the input in its deviations, operands left
     (24, 40, 0.5, ("bias",), "relu"),
     (56, 160, 30.0, ("gamma", "beta"), None),
     (16, 16, 1e4, ("bias", "residual"), "relu"),
+    (24, 40, 0.5, ("bias",), "silu"),
+    (16, 48, 1.0, ("gamma", "residual"), "leaky_relu(0.2)"),
     (64, 256, 0.5, ("bias", "residual"), "relu"),  # from here on, Hopper GPUs have kernels of their own
     (56, 512, 30.0, ("bias",), "relu"),
     (64, 256, 1e4, ("gamma", "beta", "residual"), None),
@@ -53,7 +56,7 @@ def unfused(given: dict[str, Tensor], activation: str | None, grad: Tensor, dtyp
     y = F.conv2d(leaves["input"], leaves["weight"], leaves.get("bias"))
     y = F.batch_norm(y, *running, leaves.get("gamma"), leaves.get("beta"), *OPTIONS)
     y = y + leaves["residual"] if "residual" in leaves else y
-    y = y.relu() if activation else y
+    y = activated(y, activation)
     return [y.detach(), *running, *torch.autograd.grad(y, list(leaves.values()), grad.to(y.dtype))]
 
 

@@ -4,7 +4,7 @@
 # fmt: off
 from __future__ import annotations
 
-from genesis.backends.cuda.ops.activation import kernels
+from genesis.backends.cuda.ops.activation.kernels import activation as kernels
 from genesis.backends.cuda.ops.pointwise.launch import apply
 from genesis.backends.cuda.runtime.array import DeviceArray, require_float, require_numbers
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.ops.activation.fused import activate
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.plan import ConvPlan
@@ -50,8 +51,10 @@ def conv_forward_folded(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None,
     activation: str | None, geometry: ConvGeometry,
 ) -> DeviceArray:  # fmt: skip
-    """activation(conv_forward + residual)."""
-    return _run(FORWARD, (input, weight, bias, residual), geometry, activation=activation)
+    """activation(conv_forward + residual); all but ReLU by a pass over the result, which no kernel does without."""
+    if activation in (None, "relu"):
+        return _run(FORWARD, (input, weight, bias, residual), geometry, activation=activation)
+    return activate(_run(FORWARD, (input, weight, bias, residual), geometry), activation)
 
 
 def conv_input_grad(

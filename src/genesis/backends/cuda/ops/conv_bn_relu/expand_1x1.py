@@ -13,8 +13,10 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
+from genesis.backends.cuda.ops.activation import fused as activations
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1_hopper as wide_hopper
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import expand_1x1 as kernels
+from genesis.backends.cuda.ops.conv_bn_relu.launches import passed_layout
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.ops.storage.rows import address, channels_last, fresh, layout, layouts, new
 from genesis.backends.cuda.runtime import streams
@@ -186,7 +188,7 @@ class StatisticsLaunches(NamedTuple):
 
 
 def _plan_finish(*key: Any) -> Callable[..., _Results]:
-    y, bits, normalize = FinishLaunch.of(*key)
+    y, written, normalize = FinishLaunch.of(*key)
     device = y.device_index
 
     def run(
@@ -194,7 +196,7 @@ def _plan_finish(*key: Any) -> Callable[..., _Results]:
     ) -> _Results:
         mean, inverse_std, kept = found
         stream = streams.current_handle(device)
-        result, passed = y.new(stream), new(bits, stream)
+        result, passed = y.new(stream), new(written, stream)
         normalize(
             stream, result.data_pointer, address(passed), x.data_pointer, weight.data_pointer, address(residual),
             kept.data_pointer, inverse_std.data_pointer, *map(address, affine),
@@ -208,8 +210,8 @@ class FinishLaunch(NamedTuple):
     """The pass that convolves, normalizes, adds and activates, on addresses."""
 
     y: Layout
-    bits: Layout | None  # which results ReLU let through
-    normalize: Callable[..., None]  # stream, y, bits, x, weight, residual, state, inverse deviation, gamma, beta
+    passed: Layout | None  # passed_layout()
+    normalize: Callable[..., None]  # stream, y, passed, x, weight, residual, state, inverse deviation, gamma, beta
 
     @classmethod
     def of(
@@ -223,31 +225,34 @@ class FinishLaunch(NamedTuple):
         statistic = layout_of((num_outputs,), dtypes.float32, device)
         shape = (num_images, num_outputs, *size)
         channel_stride_one = (num_outputs * size[0] * size[1], 1, num_outputs * size[1], num_outputs)
-        y, bits = layout_of(shape, x.dtype, device, channel_stride_one), None
-        if activation is not None:
-            bits = layout_of((num_rows, -(-num_outputs // 8)), dtypes.uint8, device)
+        y = layout_of(shape, x.dtype, device, channel_stride_one)
+        passed = passed_layout(y, activation)
         tile = _fitted(_FORWARD, num_rows, num_outputs)
         blocks = -(-num_outputs // tile["BLOCK_K"])
         walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
-        normalize = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu") or prepare_raw(
+        in_hopper = None
+        if activation in (None, "relu"):
+            in_hopper = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu")
+        normalize = in_hopper or prepare_raw(
             kernels._wide_forward_kernel, device, (walks * blocks,),
-            (y, bits, x, weight, residual, state, statistic, gamma, beta), num_rows, num_inputs, num_outputs,
-            RELU=activation == "relu", BLOCK_C=_block_c(num_inputs), **tile,
+            (y, passed, x, weight, residual, state, statistic, gamma, beta), num_rows, num_inputs, num_outputs,
+            **activations.forward(activation, x.dtype), BLOCK_C=_block_c(num_inputs), **tile,
         )  # fmt: skip
-        return cls(y, bits, normalize)
+        return cls(y, passed, normalize)
 
 
 def backward(
-    grad: DeviceArray, saved: SavedConvNorm[DeviceArray], needs: tuple[bool, ...], addend: DeviceArray | None
-) -> _Results:
+    grad: DeviceArray, saved: SavedConvNorm[DeviceArray], activation: str | None, needs: tuple[bool, ...],
+    addend: DeviceArray | None,
+) -> _Results:  # fmt: skip
     input, weight, _, gamma, _, _, inverse_std, state, passed = saved
     x, matrix = channels_last(input), _matrix(weight)
     addend = channels_last(addend) if needs[0] else None
-    key: tuple[Any, ...] = (*layouts(grad, x, matrix, *saved[2:], addend), *needs)
+    key: tuple[Any, ...] = (*layouts(grad, x, matrix, *saved[2:], addend), activation, *needs)
     run = _plans.get(key)
     if run is None:
         of_saved = SavedConvNorm(x.layout, matrix.layout, *layouts(*saved[2:]))
-        run = _plans[key] = _plan_backward(grad.layout, of_saved, layout(addend), needs)
+        run = _plans[key] = _plan_backward(grad.layout, of_saved, activation, layout(addend), needs)
     return run(grad, (x, matrix, gamma, inverse_std, state, passed), addend)
 
 
@@ -278,12 +283,13 @@ class BackwardLaunches(NamedTuple):
 
     @classmethod
     def of(
-        cls, grad: Layout, saved: SavedConvNorm[Layout], addend: Layout | None, needs: tuple[bool, ...]
-    ) -> BackwardLaunches:
+        cls, grad: Layout, saved: SavedConvNorm[Layout], activation: str | None, addend: Layout | None,
+        needs: tuple[bool, ...],
+    ) -> BackwardLaunches:  # fmt: skip
         """saved: with the weight as a matrix."""
         gradients = _gradients(grad, saved, needs)
         grad_input, grad_residual = gradients[0], gradients[-1]
-        partial, multiply = _multiplying(grad, saved, grad_residual)
+        partial, multiply = _multiplying(grad, saved, activation, grad_residual)
         products, join = _joining(partial)
         x, matrix = saved.input, saved.weight
         num_inputs = x.shape[1]
@@ -296,7 +302,7 @@ class BackwardLaunches(NamedTuple):
         # The residual's gradient is the gradient before the activation.
         sources = (grad, saved.passed) if grad_residual is None else (grad_residual, None)
         if grad_input is not None:
-            find_input_grad = _finding_input_grad(grad, sources, saved, taps, addend)
+            find_input_grad = _finding_input_grad(grad, sources, saved, activation, taps, addend)
 
         def launch(
             stream: int, out: _Addresses, scratch: _Addresses, grad: int, saved: _Addresses, addend: int
@@ -331,7 +337,7 @@ def _sizes(saved: SavedConvNorm[Layout]) -> tuple[int, int, int]:
 
 
 def _multiplying(
-    grad: Layout, saved: SavedConvNorm[Layout], grad_residual: Layout | None
+    grad: Layout, saved: SavedConvNorm[Layout], activation: str | None, grad_residual: Layout | None
 ) -> tuple[Layout, Callable[..., None]]:
     """Layout of the products' partial sums, and run(stream, these, residual's gradient, grad, passed, x, state)."""
     x, state, device = saved.input, saved.kept, saved.input.device_index
@@ -339,13 +345,16 @@ def _multiplying(
     tile = _fitted(_PRODUCTS, num_rows, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
     parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
-    in_hopper = wide_hopper.products(grad, x, saved.weight.shape)
+    in_hopper = None
+    if activation in (None, "relu"):
+        in_hopper = wide_hopper.products(grad, x, saved.weight.shape)
     if in_hopper is not None:
         parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
     partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
     multiply = in_hopper or prepare_raw(
         kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, saved.passed, x, state),
-        num_rows, num_inputs, num_outputs, BLOCK_C=_block_c(num_inputs), **tile,
+        num_rows, num_inputs, num_outputs, **activations.backward(activation, x.dtype), BLOCK_C=_block_c(num_inputs),
+        **tile,
     )  # fmt: skip
     return partial, multiply
 
@@ -367,17 +376,20 @@ def _finding_parameter_grads(
 
 
 def _finding_input_grad(
-    grad: Layout, sources: tuple[Layout | None, ...], saved: SavedConvNorm[Layout], taps: tuple[Layout | None, ...],
-    addend: Layout | None,
+    grad: Layout, sources: tuple[Layout | None, ...], saved: SavedConvNorm[Layout], activation: str | None,
+    taps: tuple[Layout | None, ...], addend: Layout | None,
 ) -> Callable[..., None]:  # fmt: skip
     """run(stream, input's gradient, addend, sources, x, state, taps). sources: the gradient, and what passed of it."""
     x = saved.input
     num_rows, num_inputs, num_outputs = _sizes(saved)
     tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
-    return wide_hopper.input_grad(grad, x, saved.weight.shape, addend) or prepare_raw(
+    in_hopper = None
+    if activation in (None, "relu") or sources[1] is None:
+        in_hopper = wide_hopper.input_grad(grad, x, saved.weight.shape, addend)
+    return in_hopper or prepare_raw(
         kernels._wide_input_grad_kernel, x.device_index, (-(-num_rows // tile["BLOCK_M"]),),
         (fresh(x), addend, *sources, x, saved.kept, *taps), num_rows, num_inputs, num_outputs,
-        BLOCK_C=_block_c(num_inputs), **tile,
+        **activations.backward(activation, x.dtype), BLOCK_C=_block_c(num_inputs), **tile,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Convolution, batch norm, residual and ReLU as one op: convolution with statistics, and one pass for the rest.
+"""Convolution, batch norm, residual and activation as one op: convolution with statistics, and one pass for the rest.
 
 What operands of the same layouts share (how the work is cut, the packed launches, where results go) is a plan, made
 once and found by a look-up.
@@ -182,7 +182,7 @@ def _plan_finish(
     x: Layout, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
 ) -> Callable[..., _Results]:
     """The pass that normalizes, adds and activates. norm: without running statistics where others have been found."""
-    y, bits, statistic, normalize = FinishLaunch.of(x, norm, residual, eps, activation)
+    y, written, statistic, normalize = FinishLaunch.of(x, norm, residual, eps, activation)
     device, has_found = x.device_index, norm.running_mean is None
 
     def run(
@@ -193,7 +193,7 @@ def _plan_finish(
         running = (0, 0)
         if not has_found:
             running, mean, var = (mean.data_pointer, var.data_pointer), statistic.new(stream), statistic.new(stream)
-        result, passed = y.new(stream), new(bits, stream)
+        result, passed = y.new(stream), new(written, stream)
         normalize(
             stream, result.data_pointer, address(passed), x.data_pointer, address(residual), mean.data_pointer,
             var.data_pointer, *running, address(gamma), address(beta),
@@ -208,10 +208,12 @@ def conv_bn_relu_backward(
     activation: str | None, needs: tuple[bool, ...], may_overwrite: bool = False, addend: DeviceArray | None = None,
 ) -> _Results:  # fmt: skip
     input, weight, bias, gamma, beta, mean, inverse_std, kept, passed = saved
+    if passed is not None and is_output(passed):
+        passed = channels_last(passed)
     grad, gamma, beta = channels_last(grad), dense(gamma), dense(beta)
     if not is_output(kept):
         saved = SavedConvNorm(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
-        return wide_conv_bn_relu.backward(grad, saved, needs, addend)
+        return wide_conv_bn_relu.backward(grad, saved, activation, needs, addend)
     needs_input, needs_weight, *rest = needs
     arrays = (grad, bias, gamma, beta, dense(mean), inverse_std, channels_last(kept), passed)
     key: tuple[Any, ...] = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)

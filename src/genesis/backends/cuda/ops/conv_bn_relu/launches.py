@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda.launch.triton import prepare_raw
+from genesis.backends.cuda.ops.activation import fused as activations
 from genesis.backends.cuda.ops.conv.statistics import STAGES, Joining, Pass, Sums, rows_and_channels, statistics_pass
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kernels
 from genesis.backends.cuda.ops.storage.rows import fresh, statistics_dtype
@@ -44,13 +45,21 @@ class StatisticsLaunches(NamedTuple):
         return cls(partial, statistic, sum_up, join)
 
 
+def passed_layout(y: Layout, activation: str | None) -> Layout | None:
+    """What is written down for the backward: one bit per element for ReLU, the values before another activation."""
+    if activation != "relu":
+        return None if activation is None else fresh(y)
+    num_rows, num_channels = rows_and_channels(y)
+    return layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, y.device_index)
+
+
 class FinishLaunch(NamedTuple):
     """The pass that normalizes, adds and activates, on addresses."""
 
     y: Layout
-    bits: Layout | None  # which results ReLU let through, where the backward could not tell
+    passed: Layout | None  # passed_layout(), where the backward could not tell
     statistic: Layout
-    # stream, y, bits, x, residual, mean, inverse deviation, running mean and variance, gamma, beta
+    # stream, y, passed, x, residual, mean, inverse deviation, running mean and variance, gamma, beta
     normalize: Callable[..., None]
 
     @classmethod
@@ -61,16 +70,14 @@ class FinishLaunch(NamedTuple):
         gamma, beta, mean, var, _ = norm
         device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
         statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
-        y, bits = fresh(x), None
-        if activation is not None and residual is not None:
-            bits = layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, device)
+        y, passed = fresh(x), None if residual is None else passed_layout(x, activation)
         blocks = Pass.over(x)
         normalize = prepare_raw(
             kernels._normalize_kernel, device, blocks.grid,
-            (y, bits, x, residual, statistic, statistic, mean, var, gamma, beta), num_rows, num_channels, eps,
-            RELU=activation == "relu", **blocks.constants,
+            (y, passed, x, residual, statistic, statistic, mean, var, gamma, beta), num_rows, num_channels, eps,
+            **activations.forward(activation, x.dtype), **blocks.constants,
         )  # fmt: skip
-        return cls(y, bits, statistic, normalize)
+        return cls(y, passed, statistic, normalize)
 
 
 class BackwardLaunches(NamedTuple):
@@ -88,7 +95,7 @@ class BackwardLaunches(NamedTuple):
         """saved: with the convolution's output. needs: of input, weight, bias, gamma, beta, residual."""
         _, _, _, gamma, beta, mean, inverse_std, x, passed = saved
         device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
-        relu = activation == "relu"
+        activated = activations.backward(activation, x.dtype)
         vectors = (mean, inverse_std, gamma, beta)
         gradients = grad_x, grad_bias, grad_gamma, grad_beta, grad_residual = _gradients(saved, needs)
         sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
@@ -102,8 +109,8 @@ class BackwardLaunches(NamedTuple):
             partial = layout_of((2, parts.number, num_channels), sums.dtype, device, aligned=aligned)
             sum_up = prepare_raw(
                 kernels._backward_sums_kernel, device, parts.grid,
-                (partial, grad_residual, grad, passed, x, *vectors), num_rows, num_channels, RELU=relu,
-                STAGES=STAGES, **parts.constants,
+                (partial, grad_residual, grad, passed, x, *vectors), num_rows, num_channels,
+                STAGES=STAGES, **activated, **parts.constants,
             )  # fmt: skip
             join = prepare_raw(
                 kernels._parameter_grads_kernel, device, joining.grid,
@@ -111,14 +118,15 @@ class BackwardLaunches(NamedTuple):
                 TRAINING=training, **joining.constants,
             )  # fmt: skip
         # With the sums came the residual's gradient, which is the gradient before the activation, and so without that.
-        before_relu = sums_wanted and grad_residual is not None
+        is_through = sums_wanted and grad_residual is not None
         residual_left = None if sums_wanted else grad_residual
         last_pass = grad_x is not None or residual_left is not None
         if last_pass:
-            sources = (grad_residual, None) if before_relu else (grad, passed)
+            sources = (grad_residual, None) if is_through else (grad, passed)
             to_conv = prepare_raw(
                 kernels._backward_kernel, device, blocks.grid, (grad_x, residual_left, *sources, x, *vectors, sums),
-                num_rows, num_channels, RELU=relu and not before_relu, TRAINING=training, **blocks.constants,
+                num_rows, num_channels, TRAINING=training, **blocks.constants,
+                **(activations.backward(None, x.dtype) if is_through else activated),
             )  # fmt: skip
         num_bytes = sums.num_bytes
 
@@ -133,7 +141,7 @@ class BackwardLaunches(NamedTuple):
                 sum_up(stream, pieces, out_residual, grad, passed, x, mean, inverse_std, gamma, beta)
                 join(stream, room, out_gamma, out_beta, out_bias, pieces, inverse_std, gamma)
             if last_pass:
-                source = out_residual if before_relu else grad
+                source = out_residual if is_through else grad
                 to_conv(stream, out_x, out_residual, source, passed, x, mean, inverse_std, gamma, beta, room)
 
         return cls(gradients, scratch, launch)

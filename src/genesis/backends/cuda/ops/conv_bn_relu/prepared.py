@@ -16,13 +16,19 @@ from genesis.backends.cuda.engine import planner
 from genesis.backends.cuda.engine.plan import Plan, Ready
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import prepare_raw
+from genesis.backends.cuda.ops.activation import fused as activations
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.conv_bn_folded.launch import FoldLaunch
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import weight as kernels
-from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
+from genesis.backends.cuda.ops.conv_bn_relu.launches import (
+    BackwardLaunches,
+    FinishLaunch,
+    StatisticsLaunches,
+    passed_layout,
+)  # fmt: skip
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.storage.rows import is_channels_last, statistics_dtype
 from genesis.backends.cuda.runtime.array import Layout, layout_of
@@ -33,6 +39,7 @@ from genesis.shapes import channels_last_strides, numel
 
 Two = tuple[int, int]  # addresses
 Three = tuple[int, int, int]
+NOTHING, BITS, VALUES = range(3)  # what the backward is told: see passed_layout()
 _age = 0  # grows whenever plans are to be chosen anew
 
 
@@ -101,8 +108,8 @@ class Training:
     """Convolution, statistics, and the pass that normalizes, adds and activates.
 
     values: the weight's, where it is of another dtype or order than the kernels take, else None; kept: the
-    convolution's output; block: bytes of mean and inverse deviation, and then of what ReLU let through; scratch: bytes
-    that begin() wants, which y may lend.
+    convolution's output; block: bytes of mean and inverse deviation, and then of what the backward must be told of the
+    values before the activation; scratch: bytes that begin() wants, which y may lend.
     """
 
     kept: Layout
@@ -136,13 +143,19 @@ class Training:
         self._sum_up, self._join = launches.sum_up, launches.join
         self.scratch = max(workspace, launches.partial.num_bytes if moments is None else 0)
 
-    def needs_bits(self, has_residual: bool, activation: str | None) -> bool:
-        """Must the backward be told what ReLU let through?"""
-        return has_residual and activation is not None
+    def tells(self, has_residual: bool, activation: str | None) -> int:
+        """What must the backward be told of the values before the activation: NOTHING, BITS or VALUES?"""
+        if activation is None or not has_residual:
+            return NOTHING
+        return BITS if activation == "relu" else VALUES
 
-    def block_bytes(self, has_bits: bool) -> int:
-        num_channels = self.statistic.size
-        return self.passed + (self.y.size // num_channels * -(-num_channels // 8) if has_bits else 0)
+    def told(self, tells: int) -> Layout | None:
+        """The layout of what the backward is told."""
+        return passed_layout(self.y, (None, "relu", "silu")[tells])  # of others than ReLU it is the same
+
+    def block_bytes(self, tells: int) -> int:
+        told = self.told(tells)
+        return self.passed + (0 if told is None else told.num_bytes)
 
     def begin(
         self, stream: int, kept: int, block: int, scratch: int, values: int, operands: Three, running: Three,
@@ -163,7 +176,7 @@ class Training:
         activation: str | None,
     ) -> None:  # fmt: skip
         """Addresses. operands: x, weight, where this reads them; residual: 0 for none; affine: gamma, beta. The block
-        has room for bits that are needed."""
+        has room for what the backward is told."""
         gamma, beta = affine
         found = self._finishes.get((residual != 0, activation))
         if found is None:
@@ -171,7 +184,7 @@ class Training:
             found = FinishLaunch.of(self.kept, norm, self.y if residual else None, self.eps, activation)
             self._finishes[residual != 0, activation] = found
         found.normalize(
-            stream, y, 0 if found.bits is None else block + self.passed, kept, residual, block,
+            stream, y, 0 if found.passed is None else block + self.passed, kept, residual, block,
             block + self.inverse_std, 0, 0, gamma, beta,
         )  # fmt: skip
 
@@ -181,18 +194,16 @@ class Training:
         """None where a gradient lies otherwise than y does."""
         if not (is_channels_last(grad) and grad.aligned):
             return None
-        return self._backward(grad, self.needs_bits(has_residual, activation), activation, needs, has_addend)
+        return self._backward(grad, self.tells(has_residual, activation), activation, needs, has_addend)
 
     def _backward(self, *how: Any) -> Backward | WideBackward:
         return Backward(self, *how)
 
-    def saved(self, weight: Layout, has_bits: bool) -> SavedConvNorm[Layout]:
+    def saved(self, weight: Layout, tells: int) -> SavedConvNorm[Layout]:
         """The operands of the backward, with the weight as the kernels take it."""
         x, _, bias, norm = self.operands
-        num_channels = self.statistic.size
-        bits = layout_of((self.y.size // num_channels, -(-num_channels // 8)), dtypes.uint8, x.device_index)
-        statistics, passed = (self.statistic, self.statistic), bits if has_bits else None
-        return SavedConvNorm(x, weight, bias, norm.gamma, norm.beta, *statistics, self.kept, passed)
+        statistics = (self.statistic, self.statistic)
+        return SavedConvNorm(x, weight, bias, norm.gamma, norm.beta, *statistics, self.kept, self.told(tells))
 
 
 class WideTraining(Training):
@@ -209,8 +220,8 @@ class WideTraining(Training):
         self._gram = _rounded(partial.num_bytes)  # its place in scratch
         self.scratch = self._gram + gram.num_bytes
 
-    def needs_bits(self, has_residual: bool, activation: str | None) -> bool:
-        return activation is not None
+    def tells(self, has_residual: bool, activation: str | None) -> int:
+        return NOTHING if activation is None else BITS if activation == "relu" else VALUES
 
     def begin(
         self, stream: int, kept: int, block: int, scratch: int, values: int, operands: Three, running: Three,
@@ -233,7 +244,7 @@ class WideTraining(Training):
             vectors, added = self.operands.norm[:2], self.y if residual else None
             found = wide_conv_bn_relu.FinishLaunch.of(self.x, self.matrix, *vectors, added, activation)
             self._finishes[residual != 0, activation] = found
-        passed = 0 if found.bits is None else block + self.passed
+        passed = 0 if found.passed is None else block + self.passed
         x, weight = operands
         found.normalize(stream, y, passed, x, weight, residual, kept, block + self.inverse_std, gamma, beta)
 
@@ -248,12 +259,12 @@ class Backward:
     """
 
     def __init__(
-        self, of: Training, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
+        self, of: Training, grad: Layout, tells: int, activation: str | None, needs: tuple[bool, ...],
         has_addend: bool,
     ) -> None:  # fmt: skip
         needs_input, needs_weight, *_ = needs
         x, weight = of.x, of.weight
-        launches = BackwardLaunches.of(grad, of.saved(weight, has_bits), True, activation, needs)
+        launches = BackwardLaunches.of(grad, of.saved(weight, tells), True, activation, needs)
         self._launch, (grad_x, *others) = launches.launch, launches.gradients
         convolutions = _Plans(of.problem)
         self.is_current = convolutions.are_current
@@ -273,7 +284,7 @@ class Backward:
                 self._room += _rounded(of.values.num_bytes)
             shared = max(shared, num_bytes)
         self.scratch = self._room + shared
-        self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
+        self._inverse_std, self._passed = of.inverse_std, of.passed if tells else None
         self.layouts = (
             _ordered(x, x.dtype) if needs_input else None, weight if needs_weight else None, *others,
         )  # fmt: skip
@@ -300,12 +311,12 @@ class WideBackward:
     """Backward of the 1×1 expansion."""
 
     def __init__(
-        self, of: WideTraining, grad: Layout, has_bits: bool, activation: str | None, needs: tuple[bool, ...],
+        self, of: WideTraining, grad: Layout, tells: int, activation: str | None, needs: tuple[bool, ...],
         has_addend: bool,
     ) -> None:  # fmt: skip
         x, weight = of.x, of.weight
         addend = _ordered(x, x.dtype) if has_addend and needs[0] else None
-        launches = wide_conv_bn_relu.BackwardLaunches.of(grad, of.saved(of.matrix, has_bits), addend, needs)
+        launches = wide_conv_bn_relu.BackwardLaunches.of(grad, of.saved(of.matrix, tells), activation, addend, needs)
         self._launch, self.is_current = launches.launch, _Plans(of.problem).are_current
         grad_input, _, *others = launches.gradients
         self.layouts = (grad_input, weight if needs[1] else None, *others)
@@ -319,7 +330,7 @@ class WideBackward:
             self._convert = _prepare_copy(weight, of.values)
             place += _rounded(of.values.num_bytes)
         self.scratch = place
-        self._inverse_std, self._passed = of.inverse_std, of.passed if has_bits else None
+        self._inverse_std, self._passed = of.inverse_std, of.passed if tells else None
 
     def run(self, stream: int, out: list[int], scratch: int, grad: int, saved: list[int], addend: int) -> None:
         out_input, out_weight, *others = out
@@ -352,11 +363,14 @@ class Inference:
         problem = _problem(x, weight, geometry)
         convolutions = _Plans(problem)
         self.is_current = convolutions.are_current
-        _, self._convolve, workspace, _ = convolutions.add(bias=True, residual=has_residual, activation=activation)
+        _, self._convolve, workspace, _ = convolutions.add(
+            bias=True, residual=has_residual, activation="relu" if activation == "relu" else None
+        )  # fmt: skip
         self._workspace = _rounded(self._bias + found.bias.num_bytes)
         self.scratch = self._workspace + workspace
         shape = problem.output_shape
         self.x, self.y = x, layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
+        self._activate = None if activation in (None, "relu") else activations.in_place(self.y, activation)
 
     def run(
         self, stream: int, y: int, scratch: int, x: int, weight: int, residual: int, *vectors: int
@@ -365,6 +379,8 @@ class Inference:
         bias = scratch + self._bias
         self._fold(stream, scratch, bias, weight, *vectors)
         self._convolve(stream, y, x, scratch, bias, residual, scratch + self._workspace)
+        if self._activate is not None:
+            self._activate(stream, y)
 
 
 def supports_inference(operands: Operands, geometry: ConvGeometry) -> bool:

@@ -1,10 +1,11 @@
-"""Batch norm, residual and ReLU around a convolution, on matrices: rows (pixels) × channels, channels innermost.
+"""Batch norm, residual and activation around a convolution, on matrices: rows (pixels) × channels, channels innermost.
 
 Each program sums every so-manieth block of rows; the programs' sums are put together in one order: the same result
 every time. What a kernel left in the cache last, the next one reads first: sums walk the rows backward, passes forward.
 
-Where the ReLU let values through is found again from the convolution's output; with a residual it is written down, one
-bit per element: byte b of a row has channels 8·b to 8·b + 7, the first in its lowest bit.
+The value before the activation is found again from the convolution's output. With a residual, what the backward needs
+of it is written down: where ReLU let through, one bit per element (byte b of a row has channels 8·b to 8·b + 7, the
+first in its lowest bit); for other activations the value itself.
 """
 
 import triton
@@ -13,6 +14,8 @@ from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.launch.triton import Specimen
+from genesis.backends.cuda.ops.activation.kernels import activation as activations
+from genesis.backends.cuda.ops.activation.kernels.fused import _activated, _through, _through_relu_kernel
 from genesis.backends.cuda.ops.conv.kernels.statistics import _count_of, _tile
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
@@ -123,9 +126,9 @@ def _normalized(x, mean, scale, beta_ptr, channels, mask):
 def _normalize_kernel(
     y_ptr, passed_ptr, x_ptr, residual_ptr, mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, gamma_ptr,
     beta_ptr, num_rows, num_channels, eps,
-    RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FORWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """y = act((x − mean) · inverse_std · gamma + beta + residual), and where it is positive.
+    """y = act((x − mean) · inverse_std · gamma + beta + residual), and the bits or values before act, if wanted.
 
     For inference the two are made from the running statistics here, and written down.
     """
@@ -146,27 +149,33 @@ def _normalize_kernel(
     if residual_ptr is not None:
         y += tl.load(residual_ptr + elements, mask=inside, other=0).to(COMPUTE)
     if passed_ptr is not None:
-        places, there = _packed_places(rows, tl.program_id(1) * BLOCK_N, num_rows, num_channels, BLOCK_N)
-        positive = tl.where(inside, y, 0)
-        tl.store(passed_ptr + places, _pack_positive(positive, BLOCK_M, BLOCK_N), mask=there)
-    if RELU:
-        y = tl.where(y < 0, 0, y)  # NaN stays NaN
+        if passed_ptr.dtype.element_ty == tl.uint8:
+            places, there = _packed_places(rows, tl.program_id(1) * BLOCK_N, num_rows, num_channels, BLOCK_N)
+            positive = tl.where(inside, y, 0)
+            tl.store(passed_ptr + places, _pack_positive(positive, BLOCK_M, BLOCK_N), mask=there)
+        else:
+            tl.store(passed_ptr + elements, y.to(passed_ptr.dtype.element_ty), mask=inside)
+    y = _activated(y, FORWARD, NUMBER)
     tl.store(y_ptr + elements, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _through_relu(
-    grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, num_rows, num_channels,
-    RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+def _before_activation(
+    grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, elements, inside, num_rows, num_channels,
+    BACKWARD: tl.constexpr, NUMBER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """The gradient before the activation: by the bits where they were written, else by the output found again."""
-    if RELU:
-        if passed_ptr is not None:
+    """The gradient before the activation: by the bits or values that were written, else by the output found again."""
+    if BACKWARD is not None:
+        if passed_ptr is None:
+            before = _normalized(x, mean, scale, beta_ptr, channels, mask)
+            grad = _through(grad, before, BACKWARD, NUMBER)
+        elif passed_ptr.dtype.element_ty == tl.uint8:
             first = tl.program_id(1) * BLOCK_N
             passed = _load_passed(passed_ptr, rows, first, num_rows, num_channels, BLOCK_M, BLOCK_N)
+            grad = tl.where(passed, grad, 0)
         else:
-            passed = _normalized(x, mean, scale, beta_ptr, channels, mask) > 0
-        grad = tl.where(passed, grad, 0)
+            before = tl.load(passed_ptr + elements, mask=inside, other=0).to(grad.dtype)
+            grad = _through(grad, before, BACKWARD, NUMBER)
     return grad
 
 
@@ -174,7 +183,8 @@ def _through_relu(
 def _backward_sums_kernel(
     partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     num_rows, num_channels,
-    RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    BACKWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (2, part, channel): a part's Σ g and Σ g · (x − mean), g the gradient before the activation.
 
@@ -193,9 +203,9 @@ def _backward_sums_kernel(
         rows, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
         grad = tl.load(grad_ptr + elements, mask=inside, other=0).to(COMPUTE)
         x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
-        grad = _through_relu(
-            grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, num_rows, num_channels,
-            RELU, BLOCK_M, BLOCK_N,
+        grad = _before_activation(
+            grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, elements, inside, num_rows, num_channels,
+            BACKWARD, NUMBER, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         if grad_residual_ptr is not None:
             tl.store(grad_residual_ptr + elements, grad.to(grad_residual_ptr.dtype.element_ty), mask=inside)
@@ -240,7 +250,8 @@ def _parameter_grads_kernel(
 def _backward_kernel(
     grad_x_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     sums_ptr, num_rows, num_channels,
-    RELU: tl.constexpr, TRAINING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BACKWARD: tl.constexpr, NUMBER: tl.constexpr, TRAINING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the convolution's output and of the residual, which is g.
 
@@ -252,9 +263,9 @@ def _backward_kernel(
     x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
     mean = tl.load(mean_ptr + channels, mask=mask, other=0).to(COMPUTE)
     scale = _load_scale(inverse_std_ptr, gamma_ptr, channels, mask, COMPUTE)
-    grad = _through_relu(
-        grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, num_rows, num_channels,
-        RELU, BLOCK_M, BLOCK_N,
+    grad = _before_activation(
+        grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, elements, inside, num_rows, num_channels,
+        BACKWARD, NUMBER, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     if grad_residual_ptr is not None:
         tl.store(grad_residual_ptr + elements, grad.to(grad_residual_ptr.dtype.element_ty), mask=inside)
@@ -273,6 +284,10 @@ def _specimens(dtype):
     block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64}
     parts = {"PARTS": 128, "BLOCK": 16}
     channels = (wide, wide, dtype, dtype)  # mean, inverse deviation, gamma, beta
+    relu, silu = (
+        (activations._relu_kernel, _through_relu_kernel),
+        (activations._silu_kernel, activations._silu_backward_kernel),
+    )
     return [
         Specimen(
             _training_statistics_kernel,
@@ -282,21 +297,30 @@ def _specimens(dtype):
         *[
             Specimen(
                 _normalize_kernel,
-                (dtype, dtypes.uint8, dtype, dtype, wide, wide, running, running, dtype, dtype, 3000, 64, 1e-5),
-                {**block, "RELU": True},
+                (dtype, passed, dtype, dtype, wide, wide, running, running, dtype, dtype, 3000, 64, 1e-5),
+                {**block, "FORWARD": forward, "NUMBER": None},
             )
-            for running in (None, wide)
+            for running, passed, forward in (
+                (None, dtypes.uint8, relu[0]), (wide, dtypes.uint8, relu[0]), (None, dtype, silu[0]),
+                (None, None, silu[0]),
+            )
         ],
-        Specimen(
-            _backward_sums_kernel, (wide, dtype, dtype, dtypes.uint8, dtype, *channels, 3000, 64),
-            {**block, "RELU": True, "STAGES": 3},
-        ),
+        *[
+            Specimen(
+                _backward_sums_kernel, (wide, dtype, dtype, passed, dtype, *channels, 3000, 64),
+                {**block, "BACKWARD": backward, "NUMBER": None, "STAGES": 3},
+            )
+            for passed, backward in ((dtypes.uint8, relu[1]), (dtype, silu[1]), (None, silu[1]))
+        ],
         Specimen(_parameter_grads_kernel, (wide, dtype, dtype, dtype, wide, wide, dtype, 100, 64),
                  {**parts, "TRAINING": True}),
-        Specimen(
-            _backward_kernel, (dtype, dtype, dtype, None, dtype, *channels, wide, 3000, 64),
-            {**block, "RELU": True, "TRAINING": True},
-        ),
+        *[
+            Specimen(
+                _backward_kernel, (dtype, dtype, dtype, None, dtype, *channels, wide, 3000, 64),
+                {**block, "BACKWARD": backward, "NUMBER": None, "TRAINING": True},
+            )
+            for backward in (relu[1], silu[1])
+        ],
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A 1×1 convolution to more channels with batch norm and ReLU, without its output ever being written.
+"""A 1×1 convolution to more channels with batch norm and activation, without its output ever being written.
 
 Rows (pixels) x of C channels, weight W (K, C), K ≥ C. A linear map's statistics follow from those of its input:
 
@@ -23,6 +23,8 @@ from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.launch.triton import Specimen
+from genesis.backends.cuda.ops.activation.kernels import activation as activations
+from genesis.backends.cuda.ops.activation.kernels.fused import _activated, _through, _through_relu_kernel
 from genesis.backends.cuda.ops.conv_bn_relu.kernels.conv_bn_relu import (
     _load_passed,
     _load_scale,
@@ -116,10 +118,11 @@ def _wide_statistics_kernel(
 @triton.jit(do_not_specialize=_SIZES)
 def _wide_forward_kernel(
     y_ptr, passed_ptr, x_ptr, weight_ptr, residual_ptr, state_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
-    num_rows, num_inputs, num_outputs,
-    RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+    num_rows, num_inputs, num_outputs, FORWARD: tl.constexpr, NUMBER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """y = act((x − mean(x))·Wᵀ · inverse_std · gamma + beta + residual), and where it is positive.
+    """y = act((x − mean(x))·Wᵀ · inverse_std · gamma + beta + residual), and what the backward needs of the value
+    before act: of ReLU's where it is positive, of others' itself.
 
     What is subtracted comes from the same products as what it is subtracted from, so that in a channel that does not
     vary nothing is left of their rounding. A program keeps a block of the weight and walks over blocks of rows;
@@ -151,29 +154,39 @@ def _wide_forward_kernel(
         if residual_ptr is not None:
             y += residual.to(tl.float32)
         inside = (rows < num_rows)[:, None] & mask[None, :]
+        elements = rows[:, None] * num_outputs + outputs[None, :]
         if passed_ptr is not None:
-            places, there = _packed_places(rows, first, num_rows, num_outputs, BLOCK_K)
-            tl.store(passed_ptr + places, _pack_positive(tl.where(inside, y, 0), BLOCK_M, BLOCK_K), mask=there)
-        if RELU:
-            y = tl.where(y < 0, 0, y)  # NaN stays NaN
-        tl.store(y_ptr + rows[:, None] * num_outputs + outputs[None, :], y.to(y_ptr.dtype.element_ty), mask=inside)
+            if passed_ptr.dtype.element_ty == tl.uint8:
+                places, there = _packed_places(rows, first, num_rows, num_outputs, BLOCK_K)
+                tl.store(passed_ptr + places, _pack_positive(tl.where(inside, y, 0), BLOCK_M, BLOCK_K), mask=there)
+            else:
+                tl.store(passed_ptr + elements, y.to(passed_ptr.dtype.element_ty), mask=inside)
+        y = _activated(y, FORWARD, NUMBER)
+        tl.store(y_ptr + elements, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _load_passed_grad(
-    grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr
-):
+    grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr
+):  # fmt: skip
     """The gradient before the activation, in its dtype; passed_ptr is None where it is that already."""
     grad = _load_rows(grad_ptr, rows, num_rows, first + tl.arange(0, BLOCK_K), num_outputs)
     if passed_ptr is not None:
-        passed = _load_passed(passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
-        grad = tl.where(passed, grad, tl.zeros_like(grad))
+        if passed_ptr.dtype.element_ty == tl.uint8:
+            passed = _load_passed(passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
+            grad = tl.where(passed, grad, tl.zeros_like(grad))
+        else:
+            before = _load_rows(passed_ptr, rows, num_rows, first + tl.arange(0, BLOCK_K), num_outputs)
+            wide = _through(grad.to(tl.float32), before.to(tl.float32), BACKWARD, NUMBER)
+            grad = wide.to(grad_ptr.dtype.element_ty)
     return grad
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def _wide_products_kernel(
     partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, num_rows, num_inputs, num_outputs,
+    BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (part, C + 1, K): P = Σ x̃·gᵀ over a part's rows and below it Σ g; and g, if the residual wants it."""
@@ -186,7 +199,9 @@ def _wide_products_kernel(
     total = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
         rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        grad = _load_passed_grad(grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
+        grad = _load_passed_grad(
+            grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BACKWARD, NUMBER, BLOCK_M, BLOCK_K
+        )
         if grad_residual_ptr is not None:
             inside = (rows < num_rows)[:, None] & (outputs < num_outputs)[None, :]
             tl.store(grad_residual_ptr + rows[:, None] * num_outputs + outputs[None, :], grad, mask=inside)
@@ -270,7 +285,7 @@ def _wide_parameter_grads_kernel(
 @triton.jit(do_not_specialize=_SIZES)
 def _wide_input_grad_kernel(
     grad_input_ptr, addend_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, scaled_ptr, projection_ptr, constant_ptr,
-    num_rows, num_inputs, num_outputs,
+    num_rows, num_inputs, num_outputs, BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """grad_x = g·scaled + x̃·projection − constant, plus addend, (rows, inputs), or None."""
@@ -281,7 +296,9 @@ def _wide_input_grad_kernel(
     x = _load_centred(x_ptr, centre, rows, num_rows, inputs, num_inputs).to(x_ptr.dtype.element_ty)
     result = tl.dot(x, _load_rows(projection_ptr, inputs, num_inputs, inputs, num_inputs))
     for first in tl.range(0, num_outputs, BLOCK_K, num_stages=STAGES):
-        grad = _load_passed_grad(grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
+        grad = _load_passed_grad(
+            grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BACKWARD, NUMBER, BLOCK_M, BLOCK_K
+        )
         scaled = _load_rows(scaled_ptr, first + tl.arange(0, BLOCK_K), num_outputs, inputs, num_inputs)
         result = tl.dot(grad, scaled, result)
     result -= tl.load(constant_ptr + inputs, mask=mask, other=0)[None, :]
@@ -296,6 +313,8 @@ def _specimens():
     sizes = (3000, 64, 256)
     tile = {"BLOCK_M": 64, "BLOCK_K": 128, "BLOCK_C": 64, "STAGES": 3, "num_warps": 4}
     small = {"BLOCK_K": 16, "BLOCK_C": 64}
+    relu = {"BACKWARD": _through_relu_kernel, "NUMBER": None}
+    silu = {"BACKWARD": activations._silu_backward_kernel, "NUMBER": None}
     return [
         Specimen(_gram_kernel, (wide, short, 3000, 64), {"BLOCK_M": 128, "BLOCK_C": 64, "STAGES": 3}),
         Specimen(_join_parts_kernel, (wide, wide, 100, 4160), {"PARTS": 128, "BLOCK": 32}),
@@ -303,19 +322,30 @@ def _specimens():
             _wide_statistics_kernel, (*(wide,) * 4, dtypes.int64, wide, wide, short, short, wide, 0.1, *sizes, 1e-5),
             {**small, "PRECISION": "bf16x6"},
         ),
-        Specimen(
-            _wide_forward_kernel, (short, bits, short, short, short, *(wide,) * 4, *sizes),
-            {**tile, "RELU": True},
+        *(
+            Specimen(
+                _wide_forward_kernel, (short, passed, short, short, short, *(wide,) * 4, *sizes),
+                {**tile, "FORWARD": forward, "NUMBER": None},
+            )
+            for passed, forward in ((bits, activations._relu_kernel), (short, activations._silu_kernel))
         ),
-        Specimen(_wide_products_kernel, (wide, short, short, bits, short, wide, *sizes), tile),
+        *(
+            Specimen(_wide_products_kernel, (wide, short, short, passed, short, wide, *sizes), {**tile, **backward})
+            for passed, backward in ((bits, relu), (short, silu))
+        ),
         Specimen(
             _wide_parameter_grads_kernel,
             (*(wide,) * 4, short, short, wide, wide, wide, short, wide, wide, *sizes),
             {**small, "BLOCK_I": 16, "BLOCK_L": 64},
         ),
         *(
-            Specimen(_wide_input_grad_kernel, (short, *pair, bits, short, wide, short, short, wide, *sizes), tile)
-            for pair in ((None, short), (short, short))
+            Specimen(
+                _wide_input_grad_kernel, (short, *sources, short, wide, short, short, wide, *sizes),
+                {**tile, **backward},
+            )
+            for sources, backward in (
+                ((None, short, bits), relu), ((short, short, bits), relu), ((None, short, short), silu)
+            )
         ),
     ]  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""Kernels of activations, by themselves and in fused ops."""

@@ -18,7 +18,7 @@ from genesis.records import NormState, record
 from genesis.torch import pooling
 from genesis.torch.bridge import call
 from genesis.torch.links import Computed, Link, versions_of_three
-from genesis.torch.modes import current_modes, is_plain, no_python_mode_intercepts, nothing_intercepts
+from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
@@ -26,7 +26,7 @@ from genesis.torch.pending import (
     inside_model,
     materialize,
     materialized,
-    may_defer,
+    modes_to_defer,
     pending,
     relu,
 )  # fmt: skip
@@ -37,10 +37,8 @@ FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 _SHADOWS = frozenset(("weight", "bias", "_conv_forward"))  # attributes in front of a convolution's own
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
-_GLOBAL_HOOKS = (
-    torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks, torch_module._global_forward_hooks,
-    torch_module._global_forward_pre_hooks,
-)  # fmt: skip
+_before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
+_before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
 
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -158,9 +156,13 @@ class ConvEntry(_Entry[nn.Conv2d]):
         settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
         known = self.guarded
         is_known = known is not None and known.fits(operands, strides, settings)
-        if not (no_python_mode_intercepts() if is_known else nothing_intercepts()) or not may_defer():
+        modes = modes_to_defer()
+        if modes is None or not (no_python_mode_intercepts() if is_known else nothing_intercepts()):
             return None
-        if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
+        if (
+            conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks
+            or _before_backward or _at_backward or _before_forward or _at_forward
+        ):  # fmt: skip
             self.reason = self.reason or "it has hooks"
             return None
         if not is_known:
@@ -169,7 +171,6 @@ class ConvEntry(_Entry[nn.Conv2d]):
                 return None
             self.guarded = known
         assert known is not None
-        modes = current_modes()
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
         self.calls += 1
         if input.is_inference():  # it has no version counter

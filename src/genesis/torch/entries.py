@@ -23,6 +23,7 @@ from genesis.torch.pending import (
     NOT_HERE,
     Pending,
     batch_norm,
+    infer_norm,
     inside_model,
     materialize,
     materialized,
@@ -233,6 +234,8 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
             return type(norm).forward(norm, input)
         norm = self.owner()
         if type(input) is Pending and type(norm) is nn.BatchNorm2d:
+            if not norm.training and (inferred := infer_norm(input, norm)) is not None:
+                return inferred
             training, momentum, buffers = norm.training, norm.momentum, norm._buffers
             tracks = norm.track_running_stats
             count = buffers.get("num_batches_tracked") if training and tracks else None

@@ -112,7 +112,7 @@ class Link:
             raise self._changed("the other summand was")
         if at_once:
             self.check_convolution()
-            return self._inferred(activation, residual)
+            return self.infer(activation, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
         if not unchanged and not is_output(self.begun.kept):  # the convolution has still to be done
             self.check_convolution()
@@ -129,7 +129,7 @@ class Link:
         """All of it in one call, the running statistics included."""
         norm, training = self.norm, self.training
         if not training and not self.needs_gradients(1):
-            return self._inferred(activation, residual)
+            return self.infer(activation, residual)
         if training and self._begin_prepared(norm, False, activation):
             return self._finished(activation, None, 1)
         if self.needs_gradients(1):
@@ -139,7 +139,7 @@ class Link:
         operands = (*self._values(), norm, residual)
         return self._plain(ops.conv_bn_relu_values(*operands, self._options(), self.plan.geometry, activation))
 
-    def _inferred(self, activation: str | None, residual: Tensor | None) -> Tensor | Computed:
+    def infer(self, activation: str | None, residual: Tensor | None) -> Tensor | Computed:
         """whole() with the running statistics, without gradient; by prepared launches, if there are any."""
         weight, bias, norm, eps = self.weight, self.bias, self.norm, self.eps
         input = self.input if self.inner is None else self.inner

@@ -18,11 +18,12 @@ from typing import Any, Final, Literal, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
-from genesis.records import NormState
+from genesis.records import NormState, record
 from genesis.torch.links import Computed, Link, versions_of_norm
 from genesis.torch.modes import Modes, are_current, are_current_for_guarded, current_modes, saved_tensors_hooks
-from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
+from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
 
 _swap = torch._C._swap_tensor_impl
 _make = Tensor._make_wrapper_subclass
@@ -146,22 +147,24 @@ def computed(p: Pending) -> Tensor | Computed:
 
 def become(p: Pending, value: Tensor) -> Tensor:
     """Turn the object into a plain tensor; or note the value in it and return that, if C++ holds the object too."""
-    if _use_count(p) > 1:
-        p.value = value
-        return value
+    if _function_modes():
+        with torch._C.DisableTorchFunction():
+            return _become(p, value)
+    return _become(p, value)
+
+
+def _become(p: Pending, value: Tensor) -> Tensor:
+    p.__class__ = Tensor  # type: ignore[assignment]  # whose methods no __torch_function__ sees
     try:
-        _swap(p, value)
+        if p._use_count() == 1:
+            _swap(p, value)
+            p.__dict__ = value.__dict__
+            return p
     except RuntimeError:  # a profiler that records shapes knows it too
-        p.value = value
-        return value
-    p.__dict__ = value.__dict__
-    p.__class__ = Tensor
-    return p
-
-
-def _use_count(p: Pending) -> int:
-    with torch._C.DisableTorchFunctionSubclass():
-        return p._use_count()
+        pass
+    p.__class__ = Pending
+    p.value = value
+    return value
 
 
 def materialized(value: Any) -> Any:
@@ -205,7 +208,7 @@ def _without_graph(value: Any) -> Any:
 # --- functions that extend a Pending ---
 def _can_extend(p: Pending, link: Link) -> bool:
     """Are the modes those in which the Pending was created?"""
-    return p.value is None and are_current(link.modes) and _is_autocast_to(link)
+    return p.value is None and are_current(link.modes) and (not _any_autocast() or _is_autocast_to(link))
 
 
 def _is_autocast_to(link: Link) -> bool:
@@ -253,6 +256,44 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     return pending(link, 1)
 
 
+def infer_norm(p: Pending, layer: nn.BatchNorm2d) -> Tensor | None:
+    """batch_norm() of a layer in eval mode without gradients, called again; None: ask batch_norm().
+
+    Its checks are those of batch_norm() for a known norm, written out: every step of this costs a chain its share.
+    """
+    link, known = p.link, p.link.guarded.norm
+    if p.stage or p.value is not None or known is None or known.training or link.modes[0] or link.norm is not None:
+        return None
+    parameters, buffers, eps = layer._parameters, layer._buffers, layer.eps
+    entry = link.entry
+    following = entry.next
+    if not eps > 0.0 or link.output is not None or not following:
+        return None
+    try:
+        gamma, beta = parameters["weight"], parameters["bias"]
+        mean, var = buffers["running_mean"], buffers["running_var"]
+        if not known.same(gamma, beta, mean, var):
+            return None
+        input, weight, bias = link.input, link.weight, link.bias
+        if link.versions != (input._version, weight._version, 0 if bias is None else bias._version):
+            return None
+        link.norm_versions = (gamma._version, beta._version, mean._version, var._version)
+    except (AttributeError, KeyError, RuntimeError):  # None, a parametrization's, an inference tensor
+        return None
+    if current_modes() is not link.modes or _function_modes() or forward_ad._current_level >= 0:
+        return None
+    if _any_autocast() and not _is_autocast_to(link):
+        return None
+    link.norm, link.eps, link.known = record(NormState, (gamma, beta, mean, var, None)), eps, known
+    link.training, link.momentum = False, 0.0
+    entry.norm = id(gamma)
+    if following == "relu":
+        link.ready = link.infer("relu", None)
+    elif following == "value":
+        return given(link.infer(None, None))
+    return pending(link, 1)
+
+
 def _takes_norm(link: Link, norm: NormState[Tensor], training: bool) -> bool:
     """Can the op compute this batch norm?"""
     _, _, mean, var, _ = norm
@@ -289,9 +330,10 @@ def relu(p: Pending, inplace: bool) -> Tensor | NotHere:
     link, stage = p.link, p.stage
     if not stage or type(link) is Computed or not _can_extend(p, link):
         return NOT_HERE
-    y, link.ready = link.ready, None
+    y = link.ready
     if y is None or stage == 2:
         y = link.finish("relu", stage)
+    link.ready = None
     link.entry.fused(stage)
     if not inplace:
         return given(y)
@@ -324,12 +366,13 @@ def _add(
         if type(second) is Computed:
             strides = second.plan.strides
             second, inner = second.take()
-    if type(second) not in _PLAIN or second.dtype is not link.dtype or second.shape != link.plan.output_shape:
+    if type(second) not in _PLAIN:
         return NOT_HERE
-    if (strides or second.stride()) != link.plan.strides:  # the sum would have the order of whichever comes first
-        return NOT_HERE
-    if second.get_device() != link.input.get_device() or second.is_meta or second.is_inference():
-        return NOT_HERE
+    known = link.guarded.summand
+    if known is None or known[0] != strides or not known[1](second) or second.is_inference():
+        if not _takes_summand(link, second, strides):
+            return NOT_HERE
+        link.guarded.summand = strides, guard(second)
     link.entry.next = "add"
     if link.residual is not None:
         link = link.copy(1)
@@ -338,6 +381,19 @@ def _add(
         return pending(link, 2)
     first.link, first.stage = link, 2
     return first
+
+
+def _takes_summand(link: Link, x: Tensor, strides: tuple[int, ...] | None) -> bool:
+    """Can the op add it? strides: those that it has for PyTorch, where they are not its own."""
+    plan = link.plan
+    return (
+        x.dtype is link.dtype
+        and x.shape == plan.output_shape
+        and (strides or x.stride()) == plan.strides  # else the sum has the order of whichever comes first
+        and x.get_device() == link.input.get_device()
+        and not x.is_meta
+        and not x.is_inference()
+    )
 
 
 def _deferred_sum(func: Function, p: Tensor, other: object) -> Tensor | NotHere:

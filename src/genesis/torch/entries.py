@@ -17,13 +17,13 @@ from torch.nn.modules import module as torch_module
 from genesis.records import NormState, record
 from genesis.torch import pooling
 from genesis.torch.bridge import call
+from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
     batch_norm,
-    infer_norm,
     inside_model,
     materialize,
     materialized,
@@ -36,7 +36,6 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
-_SHADOWS = frozenset(("weight", "bias", "_conv_forward"))  # attributes in front of a convolution's own
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
 _before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
@@ -129,7 +128,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
             return type(layer).forward(layer, input)
         conv = self.owner()
         state = conv.__dict__
-        if type(conv) is not nn.Conv2d or not state.keys().isdisjoint(_SHADOWS):
+        if type(conv) is not nn.Conv2d or "weight" in state or "bias" in state or "_conv_forward" in state:
             kind = type(conv)
             if (kind.forward, kind._conv_forward) != _PLAIN_FORWARD or "_conv_forward" in state:
                 return kind.forward(conv, input)
@@ -137,15 +136,14 @@ class ConvEntry(_Entry[nn.Conv2d]):
         else:
             parameters = state["_parameters"]
             weight, bias = parameters["weight"], parameters["bias"]
-        link = None
         if self.active:
             given: Tensor | Computed = input
             if type(input) is Pending:
                 given = input.link if type(input.link) is Computed and input.value is None else materialize(input)
             link = self._link(conv, given, weight, bias)
-        if link is None:
-            return type(conv)._conv_forward(conv, materialized(input), weight, bias)
-        return pending(link, 0)
+            if link is not None:
+                return pending(link, 0)
+        return type(conv)._conv_forward(conv, materialized(input), weight, bias)
 
     def _link(self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""

@@ -69,17 +69,17 @@ def current_modes() -> Modes:
 
 def are_current(then: Modes) -> bool:
     """Return whether these are the current modes, and nothing intercepts."""
-    return _are_same(then) and nothing_intercepts()
+    return (current_modes() is then or _are_same(then)) and nothing_intercepts()
 
 
 def are_current_for_guarded(then: Modes) -> bool:
     """are_current() for tensors that have passed their guard."""
-    return _are_same(then) and no_python_mode_intercepts()
+    return (current_modes() is then or _are_same(then)) and no_python_mode_intercepts()
 
 
 def _are_same(then: Modes) -> bool:
     now = current_modes()
-    return now is then or (now[0] is then[0] and now[1] is then[1] and now[2] is then[2])
+    return now[0] is then[0] and now[1] is then[1] and now[2] is then[2]
 
 
 @contextmanager

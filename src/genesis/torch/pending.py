@@ -18,9 +18,8 @@ from typing import Any, Final, Literal, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
-from genesis.records import NormState, record
+from genesis.records import NormState
 from genesis.torch.links import Computed, Link, versions_of_norm
 from genesis.torch.modes import Modes, are_current, are_current_for_guarded, current_modes, saved_tensors_hooks
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
@@ -92,8 +91,8 @@ class Pending(Tensor):
 
 
 def pending(link: Link | Computed, stage: int) -> Pending:
-    guarded = link.guarded
-    p = (guarded.make or _maker(guarded))()
+    make = link.guarded.make
+    p = _maker(link.guarded)() if make is None else make()
     p.__dict__ = {"link": link, "stage": stage, "value": None}
     return p
 
@@ -154,7 +153,7 @@ def become(p: Pending, value: Tensor) -> Tensor:
 
 
 def _become(p: Pending, value: Tensor) -> Tensor:
-    p.__class__ = Tensor  # type: ignore[assignment]  # whose methods no __torch_function__ sees
+    p.__class__ = Tensor  # whose methods no __torch_function__ sees
     try:
         if p._use_count() == 1:
             _swap(p, value)
@@ -208,10 +207,10 @@ def _without_graph(value: Any) -> Any:
 # --- functions that extend a Pending ---
 def _can_extend(p: Pending, link: Link) -> bool:
     """Are the modes those in which the Pending was created?"""
-    return p.value is None and are_current(link.modes) and (not _any_autocast() or _is_autocast_to(link))
+    return p.value is None and are_current(link.modes) and (not _any_autocast() or is_autocast_to(link))
 
 
-def _is_autocast_to(link: Link) -> bool:
+def is_autocast_to(link: Link) -> bool:
     """Is autocast off, or does it prescribe the dtype of the convolution?"""
     return not _any_autocast() or link.dtype is torch.get_autocast_dtype("cuda" if link.input.is_cuda else "cpu")
 
@@ -235,7 +234,7 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
             return NOT_HERE
         if weight is not None and bias is not None and mean is not None and var is not None:
             known = link.guarded.norm = GuardedNorm(tensors, training)
-    elif not are_current_for_guarded(link.modes) or not _is_autocast_to(link):
+    elif not are_current_for_guarded(link.modes) or not is_autocast_to(link):
         return NOT_HERE
     link.known = known
     link.check_convolution()
@@ -253,44 +252,6 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     else:
         link.begin(norm)
     link.norm_versions = versions_of_norm(norm, training)
-    return pending(link, 1)
-
-
-def infer_norm(p: Pending, layer: nn.BatchNorm2d) -> Tensor | None:
-    """batch_norm() of a layer in eval mode without gradients, called again; None: ask batch_norm().
-
-    Its checks are those of batch_norm() for a known norm, written out: every step of this costs a chain its share.
-    """
-    link, known = p.link, p.link.guarded.norm
-    if p.stage or p.value is not None or known is None or known.training or link.modes[0] or link.norm is not None:
-        return None
-    parameters, buffers, eps = layer._parameters, layer._buffers, layer.eps
-    entry = link.entry
-    following = entry.next
-    if not eps > 0.0 or link.output is not None or not following:
-        return None
-    try:
-        gamma, beta = parameters["weight"], parameters["bias"]
-        mean, var = buffers["running_mean"], buffers["running_var"]
-        if not known.same(gamma, beta, mean, var):
-            return None
-        input, weight, bias = link.input, link.weight, link.bias
-        if link.versions != (input._version, weight._version, 0 if bias is None else bias._version):
-            return None
-        link.norm_versions = (gamma._version, beta._version, mean._version, var._version)
-    except (AttributeError, KeyError, RuntimeError):  # None, a parametrization's, an inference tensor
-        return None
-    if current_modes() is not link.modes or _function_modes() or forward_ad._current_level >= 0:
-        return None
-    if _any_autocast() and not _is_autocast_to(link):
-        return None
-    link.norm, link.eps, link.known = record(NormState, (gamma, beta, mean, var, None)), eps, known
-    link.training, link.momentum = False, 0.0
-    entry.norm = id(gamma)
-    if following == "relu":
-        link.ready = link.infer("relu", None)
-    elif following == "value":
-        return given(link.infer(None, None))
     return pending(link, 1)
 
 

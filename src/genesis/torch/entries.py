@@ -18,8 +18,9 @@ from genesis.records import NormState, record
 from genesis.torch import pooling
 from genesis.torch.activations import of_layer
 from genesis.torch.bridge import call
+from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, versions_of_three
-from genesis.torch.modes import current_modes, is_plain, no_python_mode_intercepts, nothing_intercepts
+from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
@@ -28,7 +29,7 @@ from genesis.torch.pending import (
     inside_model,
     materialize,
     materialized,
-    may_defer,
+    modes_to_defer,
     pending,
 )  # fmt: skip
 from genesis.torch.shapes import only_contiguous, plan
@@ -36,12 +37,9 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
-_SHADOWS = frozenset(("weight", "bias", "_conv_forward"))  # attributes in front of a convolution's own
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
-_GLOBAL_HOOKS = (
-    torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks, torch_module._global_forward_hooks,
-    torch_module._global_forward_pre_hooks,
-)  # fmt: skip
+_before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
+_before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
 
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -132,7 +130,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
             return type(layer).forward(layer, input)
         conv = self.owner()
         state = conv.__dict__
-        if type(conv) is not nn.Conv2d or not state.keys().isdisjoint(_SHADOWS):
+        if type(conv) is not nn.Conv2d or "weight" in state or "bias" in state or "_conv_forward" in state:
             kind = type(conv)
             if (kind.forward, kind._conv_forward) != _PLAIN_FORWARD or "_conv_forward" in state:
                 return kind.forward(conv, input)
@@ -140,15 +138,14 @@ class ConvEntry(_Entry[nn.Conv2d]):
         else:
             parameters = state["_parameters"]
             weight, bias = parameters["weight"], parameters["bias"]
-        link = None
         if self.active:
             given: Tensor | Computed = input
             if type(input) is Pending:
                 given = input.link if type(input.link) is Computed and input.value is None else materialize(input)
             link = self._link(conv, given, weight, bias)
-        if link is None:
-            return type(conv)._conv_forward(conv, materialized(input), weight, bias)
-        return pending(link, 0)
+            if link is not None:
+                return pending(link, 0)
+        return type(conv)._conv_forward(conv, materialized(input), weight, bias)
 
     def _link(self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""
@@ -160,9 +157,13 @@ class ConvEntry(_Entry[nn.Conv2d]):
         settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
         known = self.guarded
         is_known = known is not None and known.fits(operands, strides, settings)
-        if not (no_python_mode_intercepts() if is_known else nothing_intercepts()) or not may_defer():
+        modes = modes_to_defer()
+        if modes is None or not (no_python_mode_intercepts() if is_known else nothing_intercepts()):
             return None
-        if conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks or any(_GLOBAL_HOOKS):
+        if (
+            conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks
+            or _before_backward or _at_backward or _before_forward or _at_forward
+        ):  # fmt: skip
             self.reason = self.reason or "it has hooks"
             return None
         if not is_known:
@@ -171,7 +172,6 @@ class ConvEntry(_Entry[nn.Conv2d]):
                 return None
             self.guarded = known
         assert known is not None
-        modes = current_modes()
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
         self.calls += 1
         if input.is_inference():  # it has no version counter
@@ -234,6 +234,8 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
             return type(norm).forward(norm, input)
         norm = self.owner()
         if type(input) is Pending and type(norm) is nn.BatchNorm2d:
+            if not norm.training and (inferred := infer_norm(input, norm)) is not None:
+                return inferred
             training, momentum, buffers = norm.training, norm.momentum, norm._buffers
             tracks = norm.track_running_stats
             count = buffers.get("num_batches_tracked") if training and tracks else None

@@ -56,25 +56,30 @@ class Modes(NamedTuple):
     saving: object  # the innermost hooks of saved tensors, such as a checkpoint's; None: none
 
 
+# Without hooks, by grad and inference: the same object each time, which takes neither making nor comparing.
+_PLAIN_MODES = tuple(tuple(Modes(grad, inference, None) for inference in (False, True)) for grad in (False, True))
+
+
 def current_modes() -> Modes:
     hooks = saved_tensors_hooks(True)
-    return Modes(_is_grad_enabled(), _is_inference(), None if hooks is None else hooks[0])
+    if hooks is None:
+        return _PLAIN_MODES[_is_grad_enabled()][_is_inference()]
+    return Modes(_is_grad_enabled(), _is_inference(), hooks[0])
 
 
 def are_current(then: Modes) -> bool:
     """Return whether these are the current modes, and nothing intercepts."""
-    return _are_same(then) and nothing_intercepts()
+    return (current_modes() is then or _are_same(then)) and nothing_intercepts()
 
 
 def are_current_for_guarded(then: Modes) -> bool:
     """are_current() for tensors that have passed their guard."""
-    return _are_same(then) and no_python_mode_intercepts()
+    return (current_modes() is then or _are_same(then)) and no_python_mode_intercepts()
 
 
 def _are_same(then: Modes) -> bool:
-    hooks = saved_tensors_hooks(True)
-    saving = None if hooks is None else hooks[0]
-    return _is_grad_enabled() is then[0] and _is_inference() is then[1] and saving is then[2]
+    now = current_modes()
+    return now[0] is then[0] and now[1] is then[1] and now[2] is then[2]
 
 
 @contextmanager

@@ -97,7 +97,10 @@ class Folded:
     """A convolution, batch norm and what follows in inference, prepared."""
 
     def __init__(self, device: Device, launches: Inference, eps: float) -> None:
-        self._device, self._run, self._stream = device, launches.run, device.current_stream
+        self._device, self._fold, self._convolve = device, launches.fold, launches.convolve
+        self._activate = launches.activate
+        self._stream, self._watched = device.current_stream, device.watched
+        self._bias_place, self._workspace_place = launches.bias_place, launches.workspace_place
         self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
         self._make_y, self._make_scratch = device.maker(launches.y), _bytes(device, launches.scratch)
         self.eps, self.is_current = eps, launches.is_current
@@ -119,13 +122,16 @@ class Folded:
             return None
         if x.stride() != self._x_strides or not _is_plain():
             return None
-        y, scratch = self._make_y(), self._make_scratch()
-        if self._device.watched:
+        y, scratch, stream = self._make_y(), self._make_scratch(), self._stream()
+        if self._watched:
             self._device.watch(x, weight, bias, gamma, beta, mean, var, residual)
-        self._run(
-            self._stream(), y.data_ptr(), scratch.data_ptr(), x_at, weight_at, residual_at, bias_at, gamma_at, beta_at,
-            mean_at, var_at,
-        )  # fmt: skip
+        folded = scratch.data_ptr()
+        folded_bias = folded + self._bias_place
+        self._fold(stream, folded, folded_bias, weight_at, bias_at, gamma_at, beta_at, mean_at, var_at)
+        y_at = y.data_ptr()
+        self._convolve(stream, y_at, x_at, folded, folded_bias, residual_at, folded + self._workspace_place)
+        if self._activate is not None:
+            self._activate(stream, y_at)
         return y
 
 

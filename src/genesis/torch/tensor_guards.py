@@ -59,7 +59,9 @@ def _facts(tensor: Tensor) -> tuple[object, ...]:
 class GuardedConv:
     """The plan of a convolution, and the guard of the operands and settings that it was made for."""
 
-    __slots__ = ("_autocast", "_number", "_same", "_settings", "_strides", "device", "dtype", "make", "norm", "plan")
+    __slots__ = (
+        "_autocast", "_number", "_same", "_settings", "_strides", "device", "dtype", "make", "norm", "plan", "summand",
+    )  # fmt: skip
 
     def __init__(
         self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: Settings, plan: Plan,
@@ -69,6 +71,7 @@ class GuardedConv:
         self._number, self._autocast = len(operands), autocast_dtype(operands[0])
         self.plan, self.dtype = plan, dtype
         self.norm: GuardedNorm | None = None
+        self.summand: tuple[tuple[int, ...] | None, Check] | None = None  # strides as in fits()
         self.device = operands[0].device
         self.make: Callable[[], Pending] | None = None  # constructs its Pendings
 
@@ -92,14 +95,14 @@ _any_autocast = torch._C._is_any_autocast_enabled
 class GuardedNorm:
     """The launches prepared for a convolution and the batch norm after it, and the guard of the norm's tensors."""
 
-    __slots__ = ("_same", "_training", "chain", "counts", "folded")
+    __slots__ = ("chain", "counts", "folded", "same", "training")
 
     def __init__(self, tensors: tuple[Tensor, ...], training: bool) -> None:
         """tensors: gamma, beta, running mean and variance; and the count of batches, if it is to be incremented."""
-        self._training, self._same, self.counts = training, guard(*tensors), len(tensors) == 5
+        self.training, self.same, self.counts = training, guard(*tensors), len(tensors) == 5
         self.chain: Chain | Unprepared | None = None  # for training
         # For inference: by whether a residual is added, and the activation.
         self.folded: dict[tuple[bool, str | None], Folded | Unprepared] = {}
 
     def fits(self, tensors: tuple[Tensor, ...], training: bool) -> bool:
-        return self._training is training and (len(tensors) == 5) is self.counts and self._same(*tensors)
+        return self.training is training and (len(tensors) == 5) is self.counts and self.same(*tensors)

@@ -77,8 +77,7 @@ class _Plans:
     def __init__(self, problem: ConvProblem) -> None:
         """problem: the shapes and settings of all of them."""
         self._age, self._problem = _age, problem
-        self._found: list[Plan[ConvProblem]] = []
-        self._ready: list[Ready | None] = []
+        self._found: list[tuple[Plan[ConvProblem], Ready]] = []
         self._may_keep = True
         self._precision = problem.precision if problem.dtype is dtypes.float32 else None
 
@@ -90,8 +89,7 @@ class _Plans:
         ready = plan.ready
         assert ready is not None
         self._may_keep = self._may_keep and planner.may_keep(plan)
-        self._found.append(plan)
-        self._ready.append(ready)
+        self._found.append((plan, ready))
         return ready
 
     def are_current(self) -> bool:
@@ -101,7 +99,10 @@ class _Plans:
             or (self._precision is not None and self._precision != get_float32_precision())
         ):
             return False
-        return [plan.ready for plan in self._found] == self._ready
+        for plan, ready in self._found:  # noqa: SIM110, a generator takes longer than all else here
+            if plan.ready is not ready:
+                return False
+        return True
 
 
 class Training:
@@ -348,7 +349,10 @@ class WideBackward:
 class Inference:
     """The norm folded into the weight, and the convolution with all that follows.
 
-    scratch: bytes that run() wants.
+    scratch: bytes for the folded weight, and at their places the folded bias and the convolution's workspace.
+    fold: stream, folded weight and bias, weight, bias, gamma, beta, mean, variance.
+    convolve: stream, y, x, weight, bias, residual, workspace.
+    activate: stream, y; None where the convolution does that itself.
     """
 
     def __init__(
@@ -359,28 +363,18 @@ class Inference:
         assert mean is not None
         assert var is not None
         found = FoldLaunch.of(x.dtype, weight, bias, gamma, beta, mean, var, eps)
-        self._bias, self._fold = found.bias_place, found.fold
+        self.bias_place, self.fold = found.bias_place, found.fold
         problem = _problem(x, weight, geometry)
         convolutions = _Plans(problem)
         self.is_current = convolutions.are_current
-        _, self._convolve, workspace, _ = convolutions.add(
+        _, self.convolve, workspace, _ = convolutions.add(
             bias=True, residual=has_residual, activation="relu" if activation == "relu" else None
         )  # fmt: skip
-        self._workspace = _rounded(self._bias + found.bias.num_bytes)
-        self.scratch = self._workspace + workspace
+        self.workspace_place = _rounded(self.bias_place + found.bias.num_bytes)
+        self.scratch = self.workspace_place + workspace
         shape = problem.output_shape
         self.x, self.y = x, layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
-        self._activate = None if activation in (None, "relu") else activations.in_place(self.y, activation)
-
-    def run(
-        self, stream: int, y: int, scratch: int, x: int, weight: int, residual: int, *vectors: int
-    ) -> None:  # fmt: skip
-        """vectors: bias, gamma, beta, mean, variance."""
-        bias = scratch + self._bias
-        self._fold(stream, scratch, bias, weight, *vectors)
-        self._convolve(stream, y, x, scratch, bias, residual, scratch + self._workspace)
-        if self._activate is not None:
-            self._activate(stream, y)
+        self.activate = None if activation in (None, "relu") else activations.in_place(self.y, activation)
 
 
 def supports_inference(operands: Operands, geometry: ConvGeometry) -> bool:

@@ -204,15 +204,14 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: 
 
 def _with_operands(ready: AddressLaunch, out_offset: int, weight_offset: int, bias: bool, residual: bool) -> Launch:
     """ready, which wants only the addresses that there are, as a Launch."""
+    if residual and bias:  # the residual lies as the result does
+        return lambda stream, out, x, weight, bias, residual, _: ready(
+            stream, out + out_offset, x, weight + weight_offset, bias, residual + out_offset
+        )
     if residual:
-        given = (bias, True)
-
-        def run(stream: int, out: int, x: int, weight: int, bias: int, residual: int, workspace: int) -> None:
-            added = (bias, residual + out_offset)  # the latter lies as the result does
-            rest = [pointer for pointer, there in zip(added, given, strict=True) if there]
-            ready(stream, out + out_offset, x, weight + weight_offset, *rest)
-
-        return run
+        return lambda stream, out, x, weight, bias, residual, _: ready(
+            stream, out + out_offset, x, weight + weight_offset, residual + out_offset
+        )
     if bias:
         return lambda stream, out, x, weight, bias, *_: ready(stream, out + out_offset, x, weight + weight_offset, bias)
     return lambda stream, out, x, weight, *_: ready(stream, out + out_offset, x, weight + weight_offset)

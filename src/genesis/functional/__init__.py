@@ -41,6 +41,7 @@ from genesis.functional.regions import *
 from genesis.functional.searching import *
 from genesis.functional.second_order_formulas import *
 from genesis.functional.second_order_layers import *
+from genesis.functional.second_order_special import *
 from genesis.functional.selection import *
 from genesis.functional.shape import *
 from genesis.functional.shifts import *

@@ -112,8 +112,8 @@ def _hypot(call: Recorded, grad: Tensor) -> Gradients:
 
 
 def _x_log_y(call: Recorded, grad: Tensor) -> Gradients:
-    x, y = (call.input(index, each) for index, each in enumerate(call.saved))
-    shift = call.ctx.shift
+    x, y = (call.input(index, each) for index, each in enumerate(call.saved[:2]))
+    shift = call.saved[2]
     still = (x == 0) & (y <= -shift)
     inside = where(still, 1.0, y)
     grad_x = where(still, 0.0, grad * (log1p(inside) if shift else log(inside))) if call.needs[0] else None

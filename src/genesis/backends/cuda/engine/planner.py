@@ -20,7 +20,7 @@ from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
-from genesis.backends.cuda.engine import platform, rounds, tuner
+from genesis.backends.cuda.engine import builders, platform, rounds, tuner
 from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, P
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.plan import HEURISTIC as HEURISTIC
@@ -138,15 +138,17 @@ def share_out(session: Session) -> None:
         session.gathers = False
         session.deadline = time.monotonic() + session.seconds
         contests = {problem: _contest(plan, session) for problem, plan in session.met.items()}
-        rounds.share_out(
-            contests.values(), session.deadline, lambda contest: _take(session.met[contest.problem], contest)
-        )
-        for problem, contest in contests.items():
-            if contest.outcome is None:
-                _plans.pop(problem, None)
-            else:
-                session.outcomes.append(contest.outcome)
-        forget_calls()
+        try:
+            rounds.share_out(
+                contests.values(), session.deadline, lambda contest: _take(session.met[contest.problem], contest)
+            )
+        finally:  # what was found until an interruption counts
+            for problem, contest in contests.items():
+                if contest.outcome is None:
+                    _plans.pop(problem, None)
+                else:
+                    session.outcomes.append(contest.outcome)
+            forget_calls()
 
 
 def is_gathering() -> bool:
@@ -176,18 +178,21 @@ def _tuned(plan: AnyPlan) -> bool:
     session = _sessions[-1] if _sessions else Session(settings.tune - _spent)
     if session.gathers:
         session.met.setdefault(plan.problem, plan)
+        if driver.get().name == "cuda":
+            builders.compilers().start()  # which takes a second, in which the function runs
         session.counts[plan.problem] += 1
         return False
     began, done = time.monotonic(), False
     if began < session.deadline:
         contest = _contest(plan, session)
-        contest.visit(session.deadline)
-        if contest.outcome is not None:
-            _take(plan, contest)
-            session.outcomes.append(contest.outcome)
-            done = True
-    if not _sessions:
-        _spent += time.monotonic() - began
+        try:
+            rounds.share_out([contest], session.deadline, lambda contest: _take(plan, contest))
+        finally:
+            if contest.outcome is not None:
+                session.outcomes.append(contest.outcome)
+                done = True
+            if not _sessions:
+                _spent += time.monotonic() - began
     return done
 
 

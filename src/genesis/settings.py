@@ -48,7 +48,8 @@ class Settings:
         _require("GENESIS_WORKSPACE", workspace >= 0, "a whole number of MiB, at least 0", self.workspace)
         _require("GENESIS_DETERMINISTIC", deterministic is not None, "0 or 1", self.deterministic)
         compilers = None if self.compilers in (None, "auto") else _number(self.compilers, int)
-        _require("GENESIS_COMPILERS", compilers is None or compilers >= 0, "auto or a number, at least 0", self.compilers)
+        is_number = compilers is None or compilers >= 0
+        _require("GENESIS_COMPILERS", is_number, "auto or a whole number, at least 0", self.compilers)
         assert cache_dir is not None
         assert deterministic is not None
         self.debug, self.tune, self.workspace = int(debug), float(tune), int(workspace)

@@ -36,6 +36,8 @@ class TuningReport:
 
     outcomes: list[Outcome]
     num_left: int = 0  # problems that the budget did not reach
+    num_compiled: int = 0  # kernels, by processes that compile while others are measured
+    compile_seconds: float = 0.0  # of all these processes together
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -96,8 +98,10 @@ def tune(
 ) -> TuningReport:
     """Tune all that a model or function computes: convolutions, matrix products, attention, and their gradients.
 
-    The function is called once to count its problems. Then the budget begins: problems that take longest come first,
-    and candidates that need no compiler. Parameters keep their gradients and buffers their values, running
+    The function is called once to count its problems. Then the budget begins: first the heuristic's choice and one
+    other of each problem, then each by its share of the time, while all cores compile. A terminal shows how far it is,
+    unless `progress` is given; so does the logger `genesis.tuning`. What was measured is stored at once: Ctrl-C loses
+    nothing of it. Parameters keep their gradients and buffers their values, running
     statistics included.
 
     Args:
@@ -131,7 +135,8 @@ def tune(
             buffer.array.copy_into(value.array)
     if session is None:
         return TuningReport([])
-    return TuningReport(session.outcomes, len(session.met) - len(session.outcomes))
+    num_left = len(session.met) - len(session.outcomes)
+    return TuningReport(session.outcomes, num_left, session.num_compiled, session.compile_seconds)
 
 
 def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import logging
 import time
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.driver import deferred
 from genesis.backends.cuda.driver.compile_processes import Threads
-from genesis.backends.cuda.engine import bench, builders, operation, platform, rounds, tuner
+from genesis.backends.cuda.engine import bench, builders, operation, platform, progress, rounds, tuner
 from genesis.backends.cuda.engine import planner as plans
 from genesis.backends.cuda.engine.builders import Builders
 from genesis.backends.cuda.engine.store import Entry
@@ -193,7 +195,8 @@ def test_a_kernel_that_a_check_lacks_is_waited_for(fakes: FakeFamily, monkeypatc
     assert all(outcome.complete for outcome in session.outcomes)
     assert len(session.outcomes) == 2
     assert asked[:3] == ["random", "random", "random"]
-    assert compilers.num_compiled == 2
+    assert session.num_compiled == 2
+    assert session.compile_seconds >= 0.02
     compilers.close()
 
 
@@ -297,3 +300,41 @@ def test_the_environment_switch_tunes(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake("guess")]
     with override(tune=60.0):
         assert chosen()[1] == plans.TUNED
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("where", ["terminal", "file", "callback"])
+def test_progress_is_one_line_of_a_terminal(
+    where: str, fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "_SHORT", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_LINE", 0.0)
+    fakes.candidates = [Fake(str(i)) for i in range(12)]
+    file = io.StringIO() if where == "file" else Terminal()
+    monkeypatch.setattr(progress, "terminal", lambda: file)
+    session = plans.Session(60, (lambda *args: None) if where == "callback" else None, gathers=True)
+    with caplog.at_level(logging.INFO, "genesis.tuning"):
+        plans.begin(session)
+        plans.plan(CONV, PROBLEM)
+        plans.share_out(session)
+        plans.end(session)
+    number = session.outcomes[0].num_measured
+    assert f"tuning: 1 of 1 problems, {number} candidates measured, 0 kernels compiled" in caplog.text
+    *lines, last = file.getvalue().split("\r")
+    assert (where == "terminal") == ("genesis: tuning: 0 of 1 problems" in "".join(lines))
+    assert last == ""
+    assert "\n" not in file.getvalue()
+
+
+def test_a_second_process_starts_no_compilers(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes.candidates = [Fake(str(i)) for i in range(6)]
+    problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2))]
+    assert all(outcome.complete for outcome in gathered(problems).outcomes)
+    plans.forget()
+    monkeypatch.setattr(builders, "compilers", None)  # calling it would fail
+    session = gathered(problems)
+    assert (session.outcomes, session.met) == ([], {})

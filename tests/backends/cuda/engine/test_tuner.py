@@ -13,9 +13,8 @@ import pytest
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.engine import tuner
 from genesis.backends.cuda.engine.bench import Built
-from genesis.backends.cuda.engine.candidate import Candidate, Family
+from genesis.backends.cuda.engine.candidate import Family
 from genesis.backends.cuda.engine.tuner import Contest, Outcome
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.ops.conv import families

@@ -34,7 +34,6 @@ class Processes:
     def __init__(self, number: int) -> None:
         self.number = number
         self.is_broken = False  # no process could be started
-        self.num_compiled, self.seconds = 0, 0.0
         self._server: subprocess.Popen[bytes] | None = None
         self._workers: list[_Worker] = []
         self._queue: collections.deque[Ticket] = collections.deque()
@@ -135,8 +134,6 @@ class Processes:
         elif ticket is not None:
             worker.ticket, worker.is_working = None, False
             ticket.done, ticket.seconds = True, seconds
-            self.num_compiled += succeeded
-            self.seconds += seconds
             if not succeeded:
                 _logger.debug("%s is compiled in this process: %s", ticket.request.function.__name__, text)
         return what == DONE
@@ -188,7 +185,6 @@ class Threads:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.num_compiled, self.seconds = 0, 0.0
         self._running: dict[Future[float], Ticket] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -210,8 +206,6 @@ class Threads:
             ticket.done = True
             if future.exception() is None:  # else whoever asks for it compiles again, and gets the error
                 ticket.seconds = future.result()
-                self.seconds += ticket.seconds
-                self.num_compiled += 1
 
     def drop(self) -> None:
         """What has not been begun is not compiled."""

@@ -68,6 +68,16 @@ class Builders:
         self._open = [ticket for ticket in self._open if not ticket.done]
         return len(self._waiting) + len(self._open)
 
+    @property
+    def num_compiled(self) -> int:
+        """What others compiled for these jobs."""
+        return sum(ticket.seconds > 0 for ticket in self._tickets.values())
+
+    @property
+    def seconds(self) -> float:
+        """The time that took them, together."""
+        return sum(ticket.seconds for ticket in self._tickets.values())
+
     def attempt(self, job: Job) -> Ticket | None:
         """Run a job; if it lacks a kernel, the ticket to wait for before the next attempt."""
         ticket = self._lacks(job)

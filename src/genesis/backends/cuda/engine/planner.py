@@ -20,7 +20,7 @@ from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
-from genesis.backends.cuda.engine import builders, platform, rounds, tuner
+from genesis.backends.cuda.engine import builders, platform, progress, rounds, tuner
 from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, P
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.plan import HEURISTIC as HEURISTIC
@@ -114,6 +114,7 @@ class Session:
         self.met: dict[Problem, AnyPlan] = {}  # while gathering
         self.counts: collections.Counter[Problem] = collections.Counter()
         self.outcomes: list[AnyOutcome] = []
+        self.num_compiled, self.compile_seconds = 0, 0.0  # by the compilers that work beside
 
 
 _sessions: list[Session] = []
@@ -139,9 +140,7 @@ def share_out(session: Session) -> None:
         session.deadline = time.monotonic() + session.seconds
         contests = {problem: _contest(plan, session) for problem, plan in session.met.items()}
         try:
-            rounds.share_out(
-                contests.values(), session.deadline, lambda contest: _take(session.met[contest.problem], contest)
-            )
+            _run(list(contests.values()), session, lambda contest: _take(session.met[contest.problem], contest))
         finally:  # what was found until an interruption counts
             for problem, contest in contests.items():
                 if contest.outcome is None:
@@ -186,7 +185,7 @@ def _tuned(plan: AnyPlan) -> bool:
     if began < session.deadline:
         contest = _contest(plan, session)
         try:
-            rounds.share_out([contest], session.deadline, lambda contest: _take(plan, contest))
+            _run([contest], session, lambda contest: _take(plan, contest))
         finally:
             if contest.outcome is not None:
                 session.outcomes.append(contest.outcome)
@@ -194,6 +193,18 @@ def _tuned(plan: AnyPlan) -> bool:
             if not _sessions:
                 _spent += time.monotonic() - began
     return done
+
+
+def _run(contests: Sequence[tuner.AnyContest], session: Session, told: rounds.Told) -> None:
+    """Tune for what is left of the session's time."""
+    file = progress.terminal() if session.progress is None else None
+    shown = progress.Progress(contests, session.seconds, file)
+    try:
+        rounds.share_out(contests, session.deadline, told, shown)
+    finally:
+        shown.end()
+        session.num_compiled += shown.num_compiled
+        session.compile_seconds += shown.compile_seconds
 
 
 def _contest(plan: Plan[P], session: Session) -> tuner.Contest[P]:

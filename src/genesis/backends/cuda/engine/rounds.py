@@ -14,27 +14,31 @@ from genesis.backends.cuda.engine.builders import Builders
 from genesis.backends.cuda.engine.tuner import AnyContest
 
 Told = Callable[[AnyContest], None]  # after each step of a contest; what it has found so far is to be kept
+Watched = Callable[[Builders], None]  # now and then
 
 _AT_A_TIME = 8  # candidates of a visit: each makes operands anew
 _WORTH_A_VISIT = 4  # candidates at hand, while others of the problem are being compiled
 _WORTH_PROCESSES = 4  # candidates of a single problem that need a compiler
+_LONGEST_WAIT = 0.5  # seconds, before progress is told again
 _AHEAD = 2  # times the compilers: candidates that are compiled or being compiled, and not measured
 
 
-def share_out(contests: Iterable[AnyContest], deadline: float, told: Told) -> None:
+def share_out(contests: Iterable[AnyContest], deadline: float, told: Told, watched: Watched | None = None) -> None:
     """Tune problems until a deadline of time.monotonic(); nothing is waited for beyond it."""
     active = list(contests)
     builders = Builders(building.compilers() if _is_worth_processes(active) else None)
     try:
         while active and time.monotonic() < deadline:
+            if watched is not None:
+                watched(builders)
             contest = _next(active)
             if builders.apart or contest is None:
                 _feed(active, builders, deadline)
                 contest = contest or _next(active)
             if builders.num_busy and (contest is None or not builders.apart):
-                builders.advance(max(0.0, deadline - time.monotonic()))
+                builders.advance(min(_LONGEST_WAIT, max(0.0, deadline - time.monotonic())))
             elif contest is None:
-                return  # nothing is left that could be measured
+                break  # nothing is left that could be measured
             else:
                 try:
                     contest.visit(deadline, _AT_A_TIME, builders)
@@ -44,6 +48,8 @@ def share_out(contests: Iterable[AnyContest], deadline: float, told: Told) -> No
             active = [each for each in active if not each.is_over]
     finally:
         builders.drop()
+        if watched is not None:
+            watched(builders)
 
 
 def _next(contests: Sequence[AnyContest]) -> AnyContest | None:

@@ -47,7 +47,8 @@ class Settings:
         _require("GENESIS_TUNE", tune >= 0, "a number of seconds, at least 0", self.tune)
         _require("GENESIS_WORKSPACE", workspace >= 0, "a whole number of MiB, at least 0", self.workspace)
         _require("GENESIS_DETERMINISTIC", deterministic is not None, "0 or 1", self.deterministic)
-        compilers = None if self.compilers in (None, "auto") else _number(self.compilers, int)
+        asked: int | str | None = self.compilers  # of the environment: a string
+        compilers = None if asked is None or asked == "auto" else _number(asked, int)
         is_number = compilers is None or compilers >= 0
         _require("GENESIS_COMPILERS", is_number, "auto or a whole number, at least 0", self.compilers)
         assert cache_dir is not None

@@ -72,7 +72,9 @@ def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[T
 
 
 @contextmanager
-def _session(budget: float, progress: Progress | None, gathers: bool = False) -> Iterator[Session | None]:
+def _session(
+    budget: float, progress: Progress | None, gathers: bool = False, resumes: bool = True
+) -> Iterator[Session | None]:
     """The engine's session; None where there is no CUDA device."""
     if not budget > 0:
         raise ValueError(describe("tuning", "budget", "a number of seconds above 0", budget))
@@ -83,7 +85,7 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
     from genesis.backends.cuda.engine import planner
 
     told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)
-    session = planner.Session(budget, told, gathers)
+    session = planner.Session(budget, told, gathers, resumes)
     planner.begin(session)
     try:
         yield session
@@ -94,7 +96,11 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
 
 
 def tune(
-    function: Callable[..., object], *inputs: object, budget: float = 60.0, progress: Progress | None = None
+    function: Callable[..., object],
+    *inputs: object,
+    budget: float = 60.0,
+    progress: Progress | None = None,
+    resume: bool = True,
 ) -> TuningReport:
     """Tune all that a model or function computes: convolutions, matrix products, attention, and their gradients.
 
@@ -110,6 +116,7 @@ def tune(
         inputs: its arguments.
         budget: seconds, after that first call. Unfinished tuning resumes on the next call.
         progress: see tuning().
+        resume: also measure what an earlier call did not finish; False: only what has no result yet.
     Returns: the results, with the speed of each.
     Raises: ValueError: budget is not above 0.
 
@@ -122,7 +129,7 @@ def tune(
     parameters = list(function.parameters()) if isinstance(function, Module) else []
     before = [buffer.detach().clone() for buffer in buffers]
     try:
-        with _session(budget, progress, gathers=True) as session:
+        with _session(budget, progress, gathers=True, resumes=resume) as session:
             outputs = [each for each in _tensors(function(*inputs)) if each.requires_grad]
             wanted = [each for each in [*parameters, *_tensors(inputs)] if each.requires_grad]
             if outputs and wanted and state.recording:

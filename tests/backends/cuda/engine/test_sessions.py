@@ -330,6 +330,28 @@ def test_progress_is_one_line_of_a_terminal(
     assert "\n" not in file.getvalue()
 
 
+def test_what_has_a_result_is_only_tuned_on_if_asked_to(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("first", seconds=0.05), *[Fake(str(i), seconds=0.05) for i in range(20)]]
+    assert not gathered([PROBLEM], 0.5).outcomes[0].complete
+    for resumes, expected in ((False, 0), (True, 1)):
+        plans.forget()
+        session = plans.Session(60, gathers=True, resumes=resumes)
+        plans.begin(session)
+        plans.plan(CONV, PROBLEM)
+        plans.end(session)
+        assert len(session.met) == expected
+
+
+def test_what_builds_slowly_is_not_begun_when_the_time_is_almost_up(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("quick"), Fake("slow", slow=True)]
+    began = time.monotonic()
+    (outcome,) = gathered([PROBLEM], tuner._SLOW / 2).outcomes
+    assert time.monotonic() - began < tuner._SLOW / 2, "nothing is left to do"
+    assert (outcome.complete, outcome.candidate.builds_slowly) == (False, False)
+    plans.forget()
+    assert gathered([PROBLEM], 60).outcomes[0].complete
+
+
 def test_a_second_process_starts_no_compilers(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
     fakes.candidates = [Fake(str(i)) for i in range(6)]
     problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2))]

@@ -249,5 +249,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **quiet, "GENESIS_DEBUG": "0", "GENESIS_CHECK": "", "PYTHONPATH": path}
 
 
+def _forget_all() -> None:
+    for pool in list(_pools):
+        pool._forget()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: [pool._forget() for pool in list(_pools)])
+    os.register_at_fork(after_in_child=_forget_all)

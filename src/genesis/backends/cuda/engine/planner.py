@@ -103,14 +103,17 @@ def _from_store(plan: AnyPlan, capturing: bool) -> bool:
 class Session:
     """A time in which problems that are met are tuned; what was found, in order.
 
-    One that gathers only notes them, and how often they are computed; its time begins with share_out().
+    One that gathers only notes them, and how often they are computed; its time begins with share_out(). One that does
+    not resume leaves out what the store knows, also where the time was up before the last candidate.
     """
 
-    def __init__(self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False) -> None:
+    def __init__(
+        self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False, resumes: bool = True
+    ) -> None:
         self.seconds = seconds
         self.deadline = time.monotonic() + seconds
         self.progress = progress
-        self.gathers = gathers
+        self.gathers, self.resumes = gathers, resumes
         self.met: dict[Problem, AnyPlan] = {}  # while gathering
         self.counts: collections.Counter[Problem] = collections.Counter()
         self.outcomes: list[AnyOutcome] = []
@@ -131,6 +134,8 @@ def begin(session: Session) -> None:
 def end(session: Session) -> None:
     with _lock:
         _sessions.remove(session)
+        if not _sessions:
+            builders.close()
 
 
 def share_out(session: Session) -> None:
@@ -176,10 +181,7 @@ def _tuned(plan: AnyPlan) -> bool:
         return False
     session = _sessions[-1] if _sessions else Session(settings.tune - _spent)
     if session.gathers:
-        session.met.setdefault(plan.problem, plan)
-        if driver.get().name == "cuda":
-            builders.compilers().start()  # which takes a second, in which the function runs
-        session.counts[plan.problem] += 1
+        _meet(plan, session)
         return False
     began, done = time.monotonic(), False
     if began < session.deadline:
@@ -195,10 +197,20 @@ def _tuned(plan: AnyPlan) -> bool:
     return done
 
 
+def _meet(plan: AnyPlan, session: Session) -> None:
+    session.counts[plan.problem] += 1
+    if plan.problem in session.met:
+        return
+    if session.resumes or platform.store(plan.problem.device).get(plan.problem.key) is None:
+        session.met[plan.problem] = plan
+        if driver.get().name == "cuda":
+            builders.compilers().start()  # which takes a second, in which the function runs
+
+
 def _run(contests: Sequence[tuner.AnyContest], session: Session, told: rounds.Told) -> None:
     """Tune for what is left of the session's time."""
     file = progress.terminal() if session.progress is None else None
-    shown = progress.Progress(contests, session.seconds, file)
+    shown = progress.Progress(contests, session.deadline, file)
     try:
         rounds.share_out(contests, session.deadline, told, shown)
     finally:

@@ -19,12 +19,12 @@ _logger = logging.getLogger("genesis.tuning")
 class Progress:
     """Of the contests of a session."""
 
-    def __init__(self, contests: Sequence[AnyContest], seconds: float, file: TextIO | None) -> None:
+    def __init__(self, contests: Sequence[AnyContest], deadline: float, file: TextIO | None) -> None:
         """file: where the line goes if it is a terminal; None: nowhere."""
-        self._contests, self._seconds = contests, seconds
+        self._contests, self._deadline = contests, deadline
         self._file = file if file is not None and file.isatty() else None
-        self._began = self._recorded = time.monotonic()
-        self._shown = self._began + _SHORT
+        self._recorded = time.monotonic()
+        self._shown = self._recorded + _SHORT
         self._length = 0  # of what stands on the line
         self.num_compiled, self.compile_seconds = 0, 0.0
 
@@ -52,7 +52,7 @@ class Progress:
         candidates = sum(each.num_done for each in self._contests)
         return (
             f"tuning: {tuned} of {len(self._contests)} problems, {candidates} candidates measured, "
-            f"{self.num_compiled} kernels compiled, {now - self._began:.0f} of {self._seconds:.0f} s"
+            f"{self.num_compiled} kernels compiled, {max(0.0, self._deadline - now):.0f} s left"
         )
 
 

@@ -25,6 +25,7 @@ from genesis.backends.cuda.runtime import memory
 from genesis.errors import OutOfMemoryError
 
 _CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
+_SLOW = 2.0  # seconds that a candidate which builds slowly may take: it is not begun when there is less time
 _WINDOW = 16  # candidates of a problem among which the next one is chosen
 _FIRST_READY_MADE = 4  # of a family that needs no compiler
 _FAR_BEHIND = 3.0  # times the best: a family whose fastest so far takes longer waits for all others
@@ -179,6 +180,9 @@ class Contest(Generic[P]):
             for _ in range(most):
                 choice = self._at_hand()
                 if not choice or time.monotonic() >= deadline:
+                    break
+                if choice[0].builds_slowly and deadline - time.monotonic() < _SLOW:
+                    self.is_over = True
                     break
                 self._measure(bench, choice[0])
                 builders.poll()

@@ -119,9 +119,9 @@ def test_what_takes_the_network_longest_comes_first(tune: Tune) -> None:
     rare, often = list(network.counts)[::3][:2]  # of one direction and about one size
     for problem in network.counts:
         network.counts[problem] = 50 if problem is often else 1
-    assert next(iter(tune(network, 3.5))) == often
+    assert next(iter(tune(network, 5))) == often
     network.counts[rare], network.counts[often] = 50, 1
-    assert next(iter(tune(network, 3.5))) == rare
+    assert next(iter(tune(network, 5))) == rare
 
 
 def test_all_time_tunes_all_to_the_end(tune: Tune) -> None:

@@ -138,6 +138,7 @@ def install(monkeypatch: pytest.MonkeyPatch, processors: int = 1, apart: bool = 
     monkeypatch.setattr(CONV, "bench", Bench)
     monkeypatch.setattr(tuner, "build", Bench.build)
     monkeypatch.setattr(CONV, "prepare_reference", Bench.compile_reference)
+    monkeypatch.setattr(CONV, "rehearsals", lambda problem: {})
     monkeypatch.setattr(rounds.time, "monotonic", lambda: Bench.now)
     monkeypatch.setattr(builders, "compilers", lambda: Compilers(processors, apart))
     Bench.start()

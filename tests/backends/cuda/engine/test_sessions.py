@@ -76,7 +76,7 @@ def test_gathering_counts_the_calls(fakes: FakeFamily, simulated: Backend) -> No
 def test_a_guess_that_wins_a_short_contest_is_stored_too(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "FAMILIES", (fakes,))
     fakes.candidates = [Fake("guess"), Fake("slow", seconds=0.3), *[Fake(str(i), seconds=0.3) for i in range(9)]]
-    session = gathered([PROBLEM], 0.5)
+    session = gathered([PROBLEM], 1.5)
     (outcome,) = session.outcomes
     assert (outcome.candidate.name, outcome.complete) == ("fake/guess", False)
     entry = platform.store(0).get(PROBLEM.key)
@@ -284,8 +284,8 @@ def test_without_time_nothing_is_tuned(fakes: FakeFamily) -> None:
 
 
 def test_a_budget_that_ends_in_between(fakes: FakeFamily) -> None:
-    fakes.candidates = [Fake("first", seconds=0.05), *[Fake(str(i), seconds=0.05) for i in range(20)]]
-    session = plans.Session(0.2)
+    fakes.candidates = [Fake("first", seconds=0.2), *[Fake(str(i), seconds=0.2) for i in range(20)]]
+    session = plans.Session(2.0)
     plans.begin(session)
     _, origin = chosen()
     plans.end(session)
@@ -331,8 +331,8 @@ def test_progress_is_one_line_of_a_terminal(
 
 
 def test_what_has_a_result_is_only_tuned_on_if_asked_to(fakes: FakeFamily) -> None:
-    fakes.candidates = [Fake("first", seconds=0.05), *[Fake(str(i), seconds=0.05) for i in range(20)]]
-    assert not gathered([PROBLEM], 0.5).outcomes[0].complete
+    fakes.candidates = [Fake("first", seconds=0.2), *[Fake(str(i), seconds=0.2) for i in range(20)]]
+    assert not gathered([PROBLEM], 2.0).outcomes[0].complete
     for resumes, expected in ((False, 0), (True, 1)):
         plans.forget()
         session = plans.Session(60, gathers=True, resumes=resumes)
@@ -342,11 +342,14 @@ def test_what_has_a_result_is_only_tuned_on_if_asked_to(fakes: FakeFamily) -> No
         assert len(session.met) == expected
 
 
-def test_what_builds_slowly_is_not_begun_when_the_time_is_almost_up(fakes: FakeFamily) -> None:
+def test_what_builds_slowly_is_not_begun_when_the_time_is_almost_up(
+    fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fakes.candidates = [Fake("quick"), Fake("slow", slow=True)]
+    monkeypatch.setattr(tuner, "_SLOW", 40.0)
     began = time.monotonic()
-    (outcome,) = gathered([PROBLEM], tuner._SLOW / 2).outcomes
-    assert time.monotonic() - began < tuner._SLOW / 2, "nothing is left to do"
+    (outcome,) = gathered([PROBLEM], 30).outcomes
+    assert time.monotonic() - began < 30, "nothing is left to do"
     assert (outcome.complete, outcome.candidate.builds_slowly) == (False, False)
     plans.forget()
     assert gathered([PROBLEM], 60).outcomes[0].complete

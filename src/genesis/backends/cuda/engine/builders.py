@@ -6,12 +6,16 @@ none disturbs what is being measured.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
+from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.driver.compile_processes import Processes, Threads
 from genesis.backends.cuda.driver.deferred import NotCompiledYet, Ticket, deferring
+from genesis.errors import OutOfMemoryError
 from genesis.settings import on_change, settings
 
 Job = Callable[[], None]
@@ -58,6 +62,7 @@ class Builders:
         self._compilers = compilers
         self._tickets: dict[Hashable, Ticket] = {}
         self._waiting: list[tuple[Job, Ticket]] = []
+        self._rehearsed: set[str] = set()
         self._open: list[Ticket] = []  # what others wait for
         self.apart = compilers is not None and compilers.apart  # may something be measured while others are compiled?
         self.number = 1 if compilers is None else compilers.number
@@ -91,6 +96,13 @@ class Builders:
         if ticket is not None:
             self._waiting.append((job, ticket))
 
+    def rehearse(self, steps: Mapping[str, Callable[[], object]]) -> None:
+        """Have compiled what these steps run, unless one of that name has been here. Their results do not matter."""
+        for name, step in steps.items():
+            if self._compilers is not None and name not in self._rehearsed:
+                self._rehearsed.add(name)
+                self.start(functools.partial(_tried, step))
+
     def poll(self) -> None:
         """Give compilers that are done the next request."""
         if self._compilers is not None:
@@ -122,6 +134,11 @@ class Builders:
         except NotCompiledYet as lacking:
             return lacking.ticket
         return None
+
+
+def _tried(step: Callable[[], object]) -> None:
+    with contextlib.suppress(KernelError, OutOfMemoryError):  # whoever is in need of it will say so
+        step()
 
 
 _followed: int | None = None

@@ -154,6 +154,7 @@ class Contest(Generic[P]):
         if not self._asked_reference:
             self._asked_reference = True
             builders.start(self._prepare_reference)
+            builders.rehearse(self.operation.rehearsals(self.problem))
             return
         candidate = self._next_job()
         assert candidate is not None

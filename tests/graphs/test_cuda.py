@@ -350,8 +350,10 @@ def test_optimizers_that_count_on_the_host() -> None:
 
 def test_constants_are_part_of_the_recording() -> None:
     compiled = genesis.compile(lambda x: x + genesis.tensor([1.0, 2.0, 3.0], device="cuda").mul_(2))
+    others = []  # whose memory is not the constants'
     for value in range(4):
         assert compiled(genesis.full((3,), float(value), device="cuda")).tolist() == [value + 2, value + 4, value + 6]
+        others += [genesis.zeros(3, device="cuda") for _ in range(8)]
     assert compiled.num_replays == 2
 
 

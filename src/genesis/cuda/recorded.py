@@ -65,7 +65,9 @@ class Captured:
             copies = [arena.copy_of(handle) for handle in inputs[:num_copied]]
             self._inputs = [copy for copy, _ in copies]
             self._copies = [(copy.data_pointer, num_bytes) for copy, num_bytes in copies]
-            calls = [_apart(_static(call), own, self._graph) for call in recording.calls]
+            calls = [_static(call) for call in recording.calls]
+            self._constants = [call.function for call in calls if call.op == "from_cpu"]  # replays read their memory
+            calls = [_apart(call, own, self._graph) for call in calls]
             program = Recording(calls, recording.inputs, recording.outputs)
             static = [*self._inputs, *inputs[num_copied:]]
             with graph(self._graph, arena.pool, arena.stream, "thread_local"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from genesis import backends
 from genesis.amp.device_scale import DeviceScale, Rehearsal
 from genesis.graphs.compiled import Compiled, Entry, Run, Target
+from genesis.graphs.flat import Conditions
 from genesis.graphs.recorder import STEP, Recorder
 from genesis.graphs.replayable import Replayable, Surroundings, grads_of
 from genesis.graphs.report import RecordingReport
@@ -72,7 +73,7 @@ class _Step(Entry):
         return self._report(self._replayable.recording, self._replayable.captured)
 
     def refuse(self) -> None:
-        self.is_refused, self._replayable = True, None
+        self.is_refused, self._replayable, self._holds = True, None, None
 
     def leaves(self, run: Run) -> list[Tensor]:
         """The tensors that accumulate gradients."""
@@ -82,7 +83,11 @@ class _Step(Entry):
             return []
         return [tensor for tensor in surroundings.guard.tensors if tensor.requires_grad]
 
-    def changed(self) -> str | None:
+    def _describe(self, conditions: Conditions) -> None:
+        assert self._replayable is not None
+        self._replayable.describe(conditions)
+
+    def _changed(self) -> str | None:
         return None if self._replayable is None else self._replayable.changed()
 
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from genesis.cuda.recorded import Captured
 from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.replayable import Replayable
 from genesis.graphs.values import Output, made_of
+from genesis.ndarray import NDArray
+from genesis.ndarray.capturing import replays
 from genesis.recording import Kind
 from genesis.tensor import Tensor
 
@@ -37,6 +40,9 @@ class CapturedReplayable(Replayable):
         self._pointers: list[int] = []  # of the gradients that the graph adds to
         self._leaves = [leaf for leaf, _ in self._accumulating]
         self._state = {id(array.changes) for array in self.surroundings.guard.arrays}
+        self._changes = [array.changes for array in self._changed]
+        # A step mostly returns its loss, which nothing else shows.
+        self._returns_one = type(self._made[0]) is Output and self._made[0].memory not in self._inputs
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         for tensor in tensors:
@@ -57,8 +63,12 @@ class CapturedReplayable(Replayable):
         outputs = captured.replay(handles)
         if self._copies_grads:
             captured.copy_back(handles, len(tensors))
-        for array in self._changed:
-            array.changes.note()
+        if replays.captures:
+            for changes in self._changes:
+                changes.note()
+        else:
+            for changes in self._changes:  # note(), without a call for each
+                changes.count += 1
         for grad in added_to:
             grad.array.changes.note()
         return self._result(tensors, inputs, outputs)
@@ -86,10 +96,14 @@ class CapturedReplayable(Replayable):
         self.captured = captured
 
     def _result(self, tensors: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[object]) -> object:
+        own = self._own
+        if own is not None:
+            own.attach()
+            if self._returns_one and self._made[0].memory not in own.shown:
+                return tensors[0]._like(NDArray(outputs[0], self._arena.device))
         shown = dict(zip(self._inputs, inputs, strict=True))
-        if self._own is not None:
-            self._own.attach()
-            return made_of(self._made[0], tensors, iter(outputs), {**self._own.shown, **shown})
+        if own is not None:
+            return made_of(self._made[0], tensors, iter(outputs), {**own.shown, **shown})
         result, grads = made_of(self._made, tensors, iter(outputs), shown)
         for leaf, grad in zip(self._renewed, grads, strict=True):
             leaf.grad = grad
@@ -102,6 +116,8 @@ class _Gradients:
     Attributes:
         shown: by the number of their memory.
     """
+
+    _are_attached = False  # is each the gradient of its leaf?
 
     def __init__(self, leaves: Sequence[Tensor], places: Sequence[object], grads: Sequence[Tensor | None]) -> None:
         """places: an Output, or None, for each leaf; grads: likewise."""
@@ -116,18 +132,25 @@ class _Gradients:
 
     def watch(self) -> None:
         """From now on, whoever holds one more reference may look at it later."""
-        self._counts = _counts(self._tensors)
-        self._counts_of_parts = list(map(_counts, self._parts))
+        self._all = [*self._tensors, *itertools.chain.from_iterable(self._parts)]
+        self._counts = _counts(self._all)
+        num = len(self._tensors)
+        self._counts_if_attached = [count + 1 for count in self._counts[:num]] + self._counts[num:]
 
     def are_free(self) -> bool:
         """Whether nobody but their leaves holds the gradients, or anything that shows their memory."""
-        attached = map(operator.is_, map(_grad, self._leaves), self._tensors)
-        counts = list(map(operator.add, self._counts, attached))
-        return _counts(self._tensors) == counts and list(map(_counts, self._parts)) == self._counts_of_parts
+        attached = list(map(operator.is_, map(_grad, self._leaves), self._tensors))
+        self._are_attached = all(attached)
+        if self._are_attached:
+            return _counts(self._all) == self._counts_if_attached
+        num = len(attached)
+        counts = list(map(operator.add, self._counts, attached)) + self._counts[num:]
+        return _counts(self._all) == counts
 
     def attach(self) -> None:
-        for leaf, grad in zip(self._leaves, self._tensors, strict=True):
-            leaf.grad = grad
+        if not self._are_attached:
+            for leaf, grad in zip(self._leaves, self._tensors, strict=True):
+                leaf.grad = grad
         for leaf in self._cleared:
             leaf.grad = None
 

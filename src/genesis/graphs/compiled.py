@@ -121,8 +121,10 @@ class Compiled(abc.ABC):
         if latest is not None and not kwargs:
             found = latest.tensors_of(args)
             if found is not None and (entry := latest.entry).is_recorded and entry.holds():
-                with contextlib.suppress(CannotReplayError):  # which is dealt with below
+                try:
                     return self._replay(entry, found, start)
+                except CannotReplayError:  # it will be once more, where that is dealt with
+                    pass
         tensors: list[Tensor] = []
         kind: Hashable = kind_of(args, tensors)
         if kwargs:

@@ -33,9 +33,11 @@ _forward = operator.attrgetter("forward")
 
 def present_modes() -> tuple[object, ...]:
     """The settings of process and thread that change what ops compute."""
+    own = state.__dict__  # this thread's
+    autocast = own["autocast"]
     return (
-        dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, state.recording, state.folding,
-        None if state.autocast is None else casts_key(state.autocast),
+        dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, own["recording"], own["folding"],
+        None if autocast is None else casts_key(autocast),
     )  # fmt: skip
 
 

@@ -42,22 +42,23 @@ class Shortcut:
         kinds = self._kinds
         if len(args) != len(kinds):
             return None
-        tensors = []
+        tensors, handles = [], []
         for arg, kind in zip(args, kinds, strict=True):
             if type(arg) is Tensor:
-                array = arg.array
-                if array.device is CPU or array.handle.layout is not kind:
+                own = arg.__dict__
+                array = own["array"]
+                handle = array.handle
+                if array.device is CPU or handle.layout is not kind or handle in handles:
                     return None
-                if len(arg.__dict__) != 1 and (arg.requires_grad or not arg.__dict__.keys() <= OF_TENSORS):
+                if len(own) != 1 and (arg.requires_grad or not own.keys() <= OF_TENSORS):
                     return None
-                for other in tensors:
-                    if other.array.handle is array.handle:
-                        return None
                 tensors.append(arg)
+                handles.append(handle)
             elif arg is not kind:
                 return None
         if replays.captures or active["cuda"] is not self.entry.backend:
             return None
-        if state.observer is not None or state.watcher is not None or present_modes() != self._modes:
+        thread = state.__dict__
+        if thread["observer"] is not None or thread["watcher"] is not None or present_modes() != self._modes:
             return None
         return tensors

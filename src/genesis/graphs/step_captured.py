@@ -46,7 +46,8 @@ class CapturedReplayable(Replayable):
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         for tensor in tensors:
-            if id(tensor.array._changes) in self._state:  # what the step changes, its copy would not show
+            changes = tensor.array._changes  # None: nothing else shows its memory
+            if changes is not None and id(changes) in self._state:  # what the step changes, its copy would not show
                 raise CannotReplayError("is given a view of a parameter or buffer")
         with self._arena.lock:
             return self._replay(tensors)

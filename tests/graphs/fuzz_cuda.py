@@ -265,6 +265,35 @@ def load_optimizer(loop: Loop) -> None:
     loop.optimizer.load_state_dict(loop.optimizer.state_dict())
 
 
+def replaced_state(loop: Loop) -> None:
+    """Not by load_state_dict, which makes all of the state anew."""
+    for state in loop.optimizer.state.values():
+        for key, entry in state.items():
+            if key != "step" and isinstance(entry, genesis.Tensor):
+                state[key] = entry * 0.5
+
+
+def replaced_array_of_state(loop: Loop) -> None:
+    for state in loop.optimizer.state.values():
+        for key, entry in state.items():
+            if key != "step" and isinstance(entry, genesis.Tensor):
+                entry.data = entry * 0.5
+
+
+def past_setattr(loop: Loop) -> None:
+    for module in loop.model:
+        if isinstance(module, nn.Dropout):
+            vars(module)["p"] = 0.6
+
+
+def other_order(loop: Loop) -> None:
+    """Dropout comes before the layer that was before it."""
+    modules = loop.model._modules
+    names = list(modules)
+    for name in (names[-3], names[-1]):
+        modules[name] = modules.pop(name)
+
+
 def load_scaler(loop: Loop) -> None:
     loop.scaler.load_state_dict({**loop.scaler.state_dict(), "scale": 16.0})
 
@@ -359,7 +388,8 @@ CHANGES: dict[str, Callable[[Loop], None]] = {
         another_batch, other_strides, other_alignment, expanded, other_dtype, wrong_shape, infinite,
         a_view_of_a_parameter, an_argument_with_gradient, other_mode, other_mode_of_dropout, more_dropout,
         learning_rate, weight_decay, no_momentum, another_group, replaced_parameter, replaced_array, frozen,
-        load_model, load_optimizer, load_scaler, eager_step, grown, autocast_around, another_stream, held_gradients,
+        load_model, load_optimizer,
+        replaced_state, replaced_array_of_state, past_setattr, other_order, load_scaler, eager_step, grown, autocast_around, another_stream, held_gradients,
         held_view, cleared_gradients, own_gradients, changed_parameters, another_number, in_a_thread, another_seed,
         a_hook, evaluation,
     )

@@ -11,10 +11,12 @@ from typing import Any
 from genesis.cuda.arena import Arena
 from genesis.cuda.recorded import Captured
 from genesis.graphs.failures import CannotReplayError
+from genesis.graphs.flat import Conditions
 from genesis.graphs.replayable import Replayable
 from genesis.graphs.values import Output, made_of
 from genesis.ndarray import NDArray
 from genesis.ndarray.capturing import replays
+from genesis.optim.optimizer import State
 from genesis.recording import Kind
 from genesis.tensor import Tensor
 
@@ -41,8 +43,22 @@ class CapturedReplayable(Replayable):
         self._leaves = [leaf for leaf, _ in self._accumulating]
         self._state = {id(array.changes) for array in self.surroundings.guard.arrays}
         self._changes = [array.changes for array in self._changed]
+        self._entries: list[tuple[State, str, Tensor, NDArray]] = []  # of optimizers' states, as they were captured
         # A step mostly returns its loss, which nothing else shows.
         self._returns_one = type(self._made[0]) is Output and self._made[0].memory not in self._inputs
+
+    def changed(self) -> str | None:
+        name = super().changed()
+        return name if name is not None or self._entries_hold() else "the state of an optimizer"
+
+    def _entries_hold(self) -> bool:
+        """Whether optimizers keep the arrays that the graph changes."""
+        return all(state.get(key) is entry and entry.array is array for state, key, entry, array in self._entries)
+
+    def describe(self, conditions: Conditions) -> None:
+        super().describe(conditions)
+        for _, _, entry, array in self._entries:
+            conditions.require_same(f"{conditions.name(entry)}.array", array)
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         for tensor in tensors:
@@ -88,6 +104,11 @@ class CapturedReplayable(Replayable):
         num_handed_out = len(self.recording.outputs) if self._copies_grads else self._num_results
         captured = Captured(self.recording, handles, num_copied, self._arena, num_handed_out, self.surroundings.scales)
         self._pointers = list(map(_pointer, self._leaves))
+        states = [state for _, batch in self._updates for state in batch.states]
+        self._entries = [
+            (state, key, entry, entry.array)
+            for state in states for key, entry in state.items() if isinstance(entry, Tensor)
+        ]  # fmt: skip
         if not self._copies_grads:
             places = self._made[1]
             grads = made_of(places, arguments, iter(captured.static), {})

@@ -75,6 +75,26 @@ def test_a_change_between_steps(change: str, num_replays: int) -> None:
     assert_alike(Case("mlp", "momentum", "descend", ("", "", change, "")), num_replays + 2)
 
 
+@pytest.mark.parametrize("optimizer", [optim.RMSprop, optim.Adadelta, optim.Rprop])
+def test_optimizers_whose_formula_has_no_count(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device counts; options are constants of the recording."""
+    monkeypatch.setitem(fuzz_cuda.OPTIMIZERS, "it", lambda params: optimizer(params, lr=0.01))
+    assert_alike(Case("mlp", "it", "descend", ("", "frozen", "", "", "")), 5)
+
+
+def test_a_learning_rate_that_is_a_tensor() -> None:
+    taken = []
+    for is_compiled in (False, True):
+        loop = Loop("mlp", "momentum", "descend", is_compiled)
+        rate = loop.optimizer.param_groups[0]["lr"] = genesis.tensor(0.1)
+        taken.append([])
+        for _ in range(5):
+            taken[-1] += loop.take()
+            rate.mul_(0.5)
+    assert all(map(is_same, *taken))
+    assert loop.step.num_replays == 3
+
+
 def test_parameters_that_are_frozen_are_no_longer_counted() -> None:
     """Adam's count lies on the device after a capture, for all parameters at first."""
     assert_alike(Case("mlp", "AdamW", "descend", ("frozen", "", "", "another_group", "", "")), 4)
@@ -349,8 +369,8 @@ def test_a_capture_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_optimizers_that_count_on_the_host() -> None:
-    with pytest.warns(RuntimeWarning, match="RMSprop.step"):
-        assert_alike(Case("mlp", "RMSprop", "descend", ("",)), 0)
+    with pytest.warns(RuntimeWarning, match="NAdam.step"):
+        assert_alike(Case("mlp", "NAdam", "descend", ("",)), 0)
 
 
 def test_constants_are_part_of_the_recording() -> None:

@@ -91,4 +91,4 @@ class _Refusals:
     rehearsal = None
 
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
-        self.refuse, self.update = recorder.refuse, trace.update
+        self.refuse, self.update, self.paused = recorder.refuse, trace.update, trace.paused

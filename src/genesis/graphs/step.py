@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from genesis import backends
@@ -143,12 +144,17 @@ class _Updates:
     def refuse(self, reason: str) -> None:
         self._recorder.refuse(reason)
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        with self._recorder.paused(), self._trace.paused():
+            yield
+
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         self.are_early |= batch.fresh
         grads, params = [grad.handle for grad in batch.grads], [param.handle for param in batch.params]
         found_inf = batch.inputs.found_inf
         flags = [] if found_inf is None else [found_inf.handle]
-        with self._recorder.paused(), self._trace.paused():
+        with self.paused():
             optimizer.update(batch)
         self.made.append((optimizer, batch))
         self._recorder.note_update(functools.partial(_update, optimizer, batch), [grads, flags], params)

@@ -130,6 +130,30 @@ class Optimizer:
         """Why the update of a batch cannot be captured; "" if it can. See `optim.Optimizer.step`."""
         return ""
 
+    def refusal_of_count(self, batch: Batch) -> str:
+        """refusal() of an optimizer whose steps the device counts. See `optim.Optimizer.step`."""
+        if self._shares_count(batch):
+            return "its parameters were counted with others that it does not update now: make a step before the capture"
+        return ""
+
+    def _shares_count(self, batch: Batch) -> bool:
+        """Whether parameters outside of the batch are counted by the same number on the device."""
+        count = batch.states[0]["step"]
+        if type(count) is int:
+            return False
+        counted = sum([state.get("step") is count for state in self.state.values()])
+        return counted > len(batch.states)
+
+    def count_apart(self, batch: Batch) -> None:
+        """Give a batch a count of its own, once parameters are frozen, or moved to another group.
+
+        See `optim.Optimizer.step`.
+        """
+        if self._shares_count(batch):
+            own = Tensor(batch.states[0]["step"].array.clone())
+            for state in batch.states:
+                state["step"] = own
+
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: Group) -> None:
@@ -250,8 +274,16 @@ class Optimizer:
         if capture is not None:
             batch.inputs, batch.captured = StepInputs(Captured(self, batch, capture).numbers), True
 
+    def _present_options(self, group: Group) -> tuple[object, ...]:
+        """_options(), read before the step: a recorded one reads them anew, tensors too."""
+        watcher = thread.watcher
+        if watcher is None:
+            return self._options(group)
+        with watcher.paused():
+            return self._options(group)
+
     def _batches(self, group: Group) -> Iterable[Batch]:
-        options = self._options(group)
+        options = self._present_options(group)
         batches: dict[Hashable, Batch] = {}
         for param in group["params"]:
             if param.grad is None:

@@ -120,9 +120,9 @@ class Compiled(abc.ABC):
         latest = self._latest
         if latest is not None and not kwargs:
             found = latest.tensors_of(args)
-            if found is not None and (entry := latest.entry).is_recorded and entry.holds():
+            if found is not None and latest.entry.is_recorded and latest.entry.holds():
                 try:
-                    return self._replay(entry, found, start)
+                    return self._replay(latest.entry, found, start)
                 except CannotReplayError:  # it will be once more, where that is dealt with
                     pass
         tensors: list[Tensor] = []

@@ -45,7 +45,8 @@ class CapturedReplayable(Replayable):
         self._changes = [array.changes for array in self._changed]
         self._entries: list[tuple[State, str, Tensor, NDArray]] = []  # of optimizers' states, as they were captured
         # A step mostly returns its loss, which nothing else shows.
-        self._returns_one = type(self._made[0]) is Output and self._made[0].memory not in self._inputs
+        result = self._made[0]
+        self._only = result.memory if isinstance(result, Output) and result.memory not in self._inputs else None
 
     def changed(self) -> str | None:
         name = super().changed()
@@ -121,7 +122,7 @@ class CapturedReplayable(Replayable):
         own = self._own
         if own is not None:
             own.attach()
-            if self._returns_one and self._made[0].memory not in own.shown:
+            if self._only is not None and self._only not in own.shown:
                 return tensors[0]._like(NDArray(outputs[0], self._arena.device))
         shown = dict(zip(self._inputs, inputs, strict=True))
         if own is not None:

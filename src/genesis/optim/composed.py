@@ -10,6 +10,7 @@ from genesis import dtypes
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import Call, at_once
 from genesis.ndarray import NDArray, call_of, ops
+from genesis.optim.capturable import count_apart, refusal_of_count
 from genesis.optim.optimizer import Batch, Optimizer, State, zeros_like
 from genesis.optim.options import Entries, Group, as_number, require_number
 from genesis.tensor import Tensor
@@ -54,7 +55,7 @@ class Composed(Optimizer):
 
     def refusal(self, batch: Batch) -> str:
         if not self._computes_with_step:
-            return self.refusal_of_count(batch)
+            return refusal_of_count(self, batch)
         return "the host computes with the number of the step: capture the gradients, and step after replay()"
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
@@ -85,7 +86,7 @@ class Composed(Optimizer):
         count = batch.states[0].get("step")
         if not isinstance(count, Tensor):
             return []
-        self.count_apart(batch)
+        count_apart(self, batch)
         count = batch.states[0]["step"]
         for update in updates:
             del update.state["step"]

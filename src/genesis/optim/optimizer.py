@@ -130,30 +130,6 @@ class Optimizer:
         """Why the update of a batch cannot be captured; "" if it can. See `optim.Optimizer.step`."""
         return ""
 
-    def refusal_of_count(self, batch: Batch) -> str:
-        """refusal() of an optimizer whose steps the device counts. See `optim.Optimizer.step`."""
-        if self._shares_count(batch):
-            return "its parameters were counted with others that it does not update now: make a step before the capture"
-        return ""
-
-    def _shares_count(self, batch: Batch) -> bool:
-        """Whether parameters outside of the batch are counted by the same number on the device."""
-        count = batch.states[0]["step"]
-        if type(count) is int:
-            return False
-        counted = sum([state.get("step") is count for state in self.state.values()])
-        return counted > len(batch.states)
-
-    def count_apart(self, batch: Batch) -> None:
-        """Give a batch a count of its own, once parameters are frozen, or moved to another group.
-
-        See `optim.Optimizer.step`.
-        """
-        if self._shares_count(batch):
-            own = Tensor(batch.states[0]["step"].array.clone())
-            for state in batch.states:
-                state["step"] = own
-
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: Group) -> None:

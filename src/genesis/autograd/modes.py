@@ -34,6 +34,9 @@ class Watcher(Protocol):
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         """Make this update of an optimizer's step."""
 
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """A block whose calls are no part of the run: they will be made again before each replay."""
+
 
 class _State(threading.local):
     """Holds a thread's modes in state.__dict__, so that a function that needs several looks it up once."""

@@ -250,8 +250,16 @@ class Optimizer:
         if capture is not None:
             batch.inputs, batch.captured = StepInputs(Captured(self, batch, capture).numbers), True
 
+    def _present_options(self, group: Group) -> tuple[object, ...]:
+        """_options(), read before the step: a recorded one reads them anew, tensors too."""
+        watcher = thread.watcher
+        if watcher is None:
+            return self._options(group)
+        with watcher.paused():
+            return self._options(group)
+
     def _batches(self, group: Group) -> Iterable[Batch]:
-        options = self._options(group)
+        options = self._present_options(group)
         batches: dict[Hashable, Batch] = {}
         for param in group["params"]:
             if param.grad is None:

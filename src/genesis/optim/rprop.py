@@ -46,7 +46,7 @@ class Rprop(Composed):
         0.78
     """
 
-    _Options = Options
+    _Options, _computes_with_step = Options, False
 
     def __init__(
         self, params: Params, lr: float | Tensor = 1e-2, etas: tuple[float, float] = (0.5, 1.2),

@@ -41,6 +41,7 @@ LAYERS = {  # from the bottom up
         (
             "tensor",
             "properties",
+            "adapted",
             "methods",
             "in_place",
             "creation",

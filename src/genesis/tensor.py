@@ -11,13 +11,13 @@ import numpy as np
 
 from genesis import autograd, dtypes
 from genesis import functional as F
+from genesis.adapted import sizes_of
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
 from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.in_place import InPlace
 from genesis.interop import HANDS_OUT_MEMORY, to_torch
-from genesis.methods import sizes_of
 from genesis.ndarray import Device, NDArray
 from genesis.pickling import Clones, Memory
 from genesis.shapes import Shape

@@ -51,6 +51,7 @@ LAYERS = {  # from the bottom up
             "pickling",
             "queries",
             "tensor_files",
+            "tensor_types",
         ),
         (*ARRAYS, "interop"),
     ),

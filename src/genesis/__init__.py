@@ -122,7 +122,6 @@ from genesis.ndarray import Device as Device
 from genesis.precision import float32_precision as float32_precision
 from genesis.precision import get_float32_precision as get_float32_precision
 from genesis.precision import set_float32_precision as set_float32_precision
-from genesis.queries import Size as Size
 from genesis.queries import can_cast as can_cast
 from genesis.queries import is_complex as is_complex
 from genesis.queries import is_floating_point as is_floating_point
@@ -146,7 +145,18 @@ from genesis.random import randn as randn
 from genesis.random import randn_like as randn_like
 from genesis.random import randperm as randperm
 from genesis.random import set_rng_state as set_rng_state
+from genesis.shapes import Size as Size
 from genesis.tensor import Tensor as Tensor
+from genesis.tensor_types import BFloat16Tensor as BFloat16Tensor
+from genesis.tensor_types import BoolTensor as BoolTensor
+from genesis.tensor_types import ByteTensor as ByteTensor
+from genesis.tensor_types import CharTensor as CharTensor
+from genesis.tensor_types import DoubleTensor as DoubleTensor
+from genesis.tensor_types import FloatTensor as FloatTensor
+from genesis.tensor_types import HalfTensor as HalfTensor
+from genesis.tensor_types import IntTensor as IntTensor
+from genesis.tensor_types import LongTensor as LongTensor
+from genesis.tensor_types import ShortTensor as ShortTensor
 
 bool, promote_types = bool_, promote
 dtype = DType  # PyTorch's names of the types

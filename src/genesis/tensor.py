@@ -21,19 +21,13 @@ from genesis.interop import HANDS_OUT_MEMORY, to_torch
 from genesis.ndarray import Device, NDArray
 from genesis.pickling import Clones, Memory
 from genesis.shapes import Shape
+from genesis.tensor_types import array_of, as_type
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import CapsuleType
 
 OPERANDS: tuple[type, ...] = (Variable, int, float, np.generic)  # what == and != compare with
-
-
-TYPES = {
-    dtypes.float64: "Double", dtypes.float32: "Float", dtypes.float16: "Half", dtypes.bfloat16: "BFloat16",
-    dtypes.int64: "Long", dtypes.int32: "Int", dtypes.int16: "Short", dtypes.int8: "Char", dtypes.uint8: "Byte",
-    dtypes.bool_: "Bool",
-}  # fmt: skip
 
 
 class Stream(Protocol):
@@ -67,6 +61,25 @@ class Tensor(InPlace):
         >>> x.data.data_ptr() == x.data_ptr(), x.data.requires_grad
         (True, False)
     """
+
+    def __init__(
+        self, *data: Any, requires_grad: bool = False, device: Device | str | None = None
+    ) -> None:  # fmt: skip
+        """As PyTorch's Tensor: an uninitialised tensor of some sizes, or the values of a sequence.
+
+        Args:
+            data: sizes, or one sequence, array or tensor, whose values become the default float dtype.
+            requires_grad: whether gradients accumulate in it.
+            device: where it lies.
+
+        Example:
+            >>> genesis.Tensor(2, 3).shape, genesis.Tensor([1, 2])
+            ((2, 3), tensor([1., 2.]))
+        """
+        if data and isinstance(data[0], NDArray):  # from within, as Variable's
+            super().__init__(data[0], bool(data[1]) if len(data) > 1 else requires_grad)
+        else:
+            super().__init__(array_of("Tensor", data, dtypes.get_default_dtype(), device), requires_grad)
 
     # --- seen in another way ------------------------------------------------------------------------------------------
 
@@ -156,28 +169,11 @@ class Tensor(InPlace):
         made = self._like(NDArray.from_numpy(np.ascontiguousarray(values), dtypes.of_array("new_tensor", values)))
         return made.to(device or self.device, dtype or self.dtype, copy=True).requires_grad_(requires_grad)
 
-    def type(self, dtype: DType | str | None = None, non_blocking: bool = False) -> Tensor | str:
-        """Cast to a dtype; without one, the name of the tensor type.
+    def new(self, *data: npt.ArrayLike, device: Device | str | None = None) -> Tensor:
+        """A tensor of sizes or values, as genesis.Tensor(…), with self's dtype and device."""
+        return self._like(array_of("new", data, self.dtype, device or self.device))
 
-        Args:
-            dtype: a dtype, or PyTorch's name of a tensor type, like "torch.FloatTensor".
-            non_blocking: as in `genesis.Tensor.to`.
-        Returns: the shape of self, or a str.
-        Raises: DTypeError: no such type.
-
-        Example:
-            >>> genesis.ones(1).type(), genesis.ones(1).type(genesis.int64).tolist()
-            ('genesis.FloatTensor', [1])
-        """
-        if dtype is None:
-            return f"genesis{'.cuda' * self.is_cuda}.{TYPES[self.dtype]}Tensor"
-        if isinstance(dtype, str):
-            named = {name: kind for kind, name in TYPES.items()}
-            found = named.get(dtype.rpartition(".")[2].removesuffix("Tensor"))
-            if found is None:
-                raise DTypeError(describe("type", "dtype", "a dtype or the name of a tensor type", repr(dtype)))
-            return self.to(found).to("cuda" if ".cuda." in dtype else "cpu")
-        return self.to(dtype)
+    type = as_type
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,9 @@ LAYERS = {  # from the bottom up
             "methods",
             "in_place",
             "creation",
+            "draws",
+            "printing",
+            "linalg",
             "generator",
             "random",
             "checkpoint",
@@ -108,7 +111,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "genesis": {  # the packages of the layer "application"
         "tools": (
-            "amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "linalg", "models", "onnx_import",
+            "amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "models", "onnx_import",
             "profiler", "special",
         ),
         "training": ("data", "distributions", "growth", "torch", "utils"),

@@ -118,10 +118,16 @@ from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch
+from genesis.linalg import cholesky as cholesky
+from genesis.linalg import det as det
+from genesis.linalg import inverse as inverse
+from genesis.linalg import logdet as logdet
+from genesis.linalg import slogdet as slogdet
 from genesis.ndarray import Device as Device
 from genesis.precision import float32_precision as float32_precision
 from genesis.precision import get_float32_precision as get_float32_precision
 from genesis.precision import set_float32_precision as set_float32_precision
+from genesis.printing import set_printoptions as set_printoptions
 from genesis.queries import can_cast as can_cast
 from genesis.queries import is_complex as is_complex
 from genesis.queries import is_floating_point as is_floating_point

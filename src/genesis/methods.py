@@ -6,6 +6,7 @@ They stand apart from tensor.py because they need nothing of it; a method `float
 from __future__ import annotations
 
 from genesis import functional as F
+from genesis import linalg
 from genesis.adapted import (
     expand,
     expand_as,
@@ -308,7 +309,12 @@ class Methods(Properties):
     kron = F.kron
     trace = F.trace
     ger = F.ger
-    matrix_power = F.matrix_power
+    matrix_power = linalg.matrix_power
+    det = linalg.det
+    logdet = linalg.logdet
+    slogdet = linalg.slogdet
+    inverse = linalg.inv
+    cholesky = linalg.cholesky
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,13 @@ from genesis import functional as F
 from genesis.adapted import sizes_of
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
+from genesis.draws import Draws
 from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
-from genesis.in_place import InPlace
 from genesis.interop import HANDS_OUT_MEMORY, to_torch
 from genesis.ndarray import Device, NDArray
 from genesis.pickling import Clones, Memory
+from genesis.printing import text_of
 from genesis.shapes import Shape
 from genesis.tensor_types import array_of, as_type
 
@@ -37,7 +38,7 @@ class Stream(Protocol):
     def cuda_stream(self) -> int: ...
 
 
-class Tensor(InPlace):
+class Tensor(Draws):
     """An n-dimensional array with a place in the graph of gradients.
 
     Functions make one: `genesis.tensor`, `genesis.zeros`, … Methods that F has too are described there.
@@ -395,10 +396,10 @@ class Tensor(InPlace):
         return int(self.item())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.ndim == 0 and spec else format(str(self), spec)
+        return format(self.item() if self.ndim == 0 else str(self), spec)
 
     def __repr__(self) -> str:
-        body = np.array2string(self.array.numpy_values(), precision=4, separator=", ", threshold=1000, prefix="tensor(")
+        body = text_of(self.array.numpy_values(), "tensor(")
         notes = f", shape={self.shape}" if self.numel() == 0 else ""
         if self.dtype not in (dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_):
             notes += f", dtype={self.dtype}"

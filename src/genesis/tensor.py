@@ -171,7 +171,7 @@ class Tensor(Draws):
         return made.to(device or self.device, dtype or self.dtype, copy=True).requires_grad_(requires_grad)
 
     def new(self, *data: npt.ArrayLike, device: Device | str | None = None) -> Tensor:
-        """A tensor of sizes or values, as genesis.Tensor(…), with self's dtype and device."""
+        """A tensor of sizes or values, as genesis.Tensor(…) makes one, like self. See `genesis.Tensor.new_empty`."""
         return self._like(array_of("new", data, self.dtype, device or self.device))
 
     type = as_type

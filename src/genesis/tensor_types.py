@@ -87,7 +87,7 @@ class TensorType(type):
 
 def _type_of(dtype: DType, place: str) -> TensorType:
     name = f"{NAMES[dtype]}Tensor"
-    about = f"Tensors of {dtype.name} on {place}, as PyTorch's {name}: call it with sizes or values; ask isinstance."
+    about = f"Tensors of {dtype.name} on {place}, called with sizes or values. See `genesis.Tensor`."
     return TensorType(name, (), {"__doc__": about, "dtype": dtype, "place": place, "__module__": "genesis"})
 
 

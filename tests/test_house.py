@@ -123,7 +123,7 @@ FINDINGS: dict[str, Callable[[], list[str]]] = {
     ),
     "methods of Tensor that return Any": lambda: functions(
         lambda function: (
-            package_of(function.path) in ("tensor.py", "methods.py", "in_place.py")
+            package_of(function.path) in ("tensor.py", "methods.py", "adapted.py", "in_place.py")
             and bool(function.owner)
             and function.is_public_and_returns_any
         )

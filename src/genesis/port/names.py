@@ -39,7 +39,9 @@ SOURCES: dict[str, tuple[str, ...]] = {  # beside the module of the same name
     "torch.utils.data.sampler": ("genesis.utils.data", "genesis.data"),
 }
 _FLAT = "torch.nn.modules."  # its files: all that they define is in genesis.nn
-OTHER = {"torch.backends", "torch.export", "torch.hub", "torch.port", "torch.torch"}  # Genesis' are something else
+OTHER = {  # Genesis' are something else
+    "torch.autograd.Variable", "torch.backends", "torch.export", "torch.hub", "torch.port", "torch.torch",
+}  # fmt: skip
 
 
 class Found(enum.Enum):

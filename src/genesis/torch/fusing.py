@@ -6,6 +6,7 @@ from torch import nn
 
 from genesis.errors import DTypeError, describe
 from genesis.torch.activations import LAYERS
+from genesis.torch.autograd_functions import install
 from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
@@ -19,7 +20,6 @@ from genesis.torch.entries import (
     _Entry,
     strip,
 )  # fmt: skip
-from genesis.torch.pending import install
 from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
 

@@ -63,7 +63,8 @@ class _Shape(NamedTuple):
         if not small or lanes * max(x.dtype.itemsize, 4) > _WHOLE * 4:
             return None
         num_warps = min(max(lanes // 1024, 1), 16)
-        return {"BLOCK_PLACES": block_places, "BLOCK_CHANNELS": block_channels, "num_warps": num_warps}
+        blocks = {"BLOCK_PLACES": block_places, "BLOCK_CHANNELS": block_channels}
+        return {"PER_GROUP": self.per_group, **blocks, "num_warps": num_warps}
 
     def tile(self) -> dict[str, int]:
         """The constants of a kernel of two passes: the dimension that is innermost in memory fills it first."""
@@ -93,10 +94,11 @@ class _Splits(NamedTuple):
     num_programs: int
 
 
-def _splits(shape: _Shape, tile: dict[str, int], device: int) -> _Splits:
+def _splits(shape: _Shape, tile: dict[str, int], device: int, resident: int) -> _Splits:
+    """As many as run at once: resident of them on each multiprocessor, for a last wave would run nearly alone."""
     beside = shape.num_samples * -(-shape.num_channels // tile["BLOCK_CHANNELS"])
     num_tiles = -(-shape.num_places // tile["BLOCK_PLACES"])
-    wanted = max(1, min(programs(device) * 3 // 4 // beside, num_tiles // _LEAST_TILES))
+    wanted = max(1, min(programs(device) * resident // 8 // beside, num_tiles // _LEAST_TILES))
     tiles = -(-num_tiles // wanted)
     num_splits = -(-num_tiles // tiles)
     return _Splits(num_splits, tiles * tile["BLOCK_PLACES"], beside * num_splits)
@@ -166,7 +168,7 @@ def _statistics(
     x: Layout, shape: _Shape, tile: dict[str, int], statistic: Layout, eps: float
 ) -> Run[tuple[DeviceArray, DeviceArray]]:
     """run(stream, x): mean and inverse deviation."""
-    device, splits = x.device_index, _splits(shape, tile, x.device_index)
+    device, splits = x.device_index, _splits(shape, tile, x.device_index, 8)
     width = math.gcd(shape.per_group & -shape.per_group, tile["BLOCK_CHANNELS"])
     part = layout_of((shape.num_samples, splits.num_splits, shape.num_channels // width), statistic.dtype, device)
     first = prepare_raw(
@@ -231,11 +233,11 @@ def _in_two_passes(
     needs: tuple[bool, bool, bool], constants: dict[str, object],
 ) -> Run[Results]:  # fmt: skip
     device, tile, grad_input = x.device_index, shape.tile(), dense_like(x)
-    splits = _splits(shape, tile, device)
+    splits = _splits(shape, tile, device, 3)
     sums = layout_of((shape.num_samples, splits.num_splits, 2 * shape.num_channels), mean.dtype, device)
     first = prepare_raw(
         kernels._group_sums_kernel, device, (splits.num_programs,), (sums, grad, x, mean, mean, weight, bias),
-        *shape.steps, *splits[:2], shape.per_group, **constants, **tile,
+        *shape.steps, *splits[:2], shape.per_group, **constants, **tile, num_warps=8, maxnreg=80,
     )  # fmt: skip
     finish = _gradients(x, weight, mean, shape, needs)
     num_blocks = -(-shape.num_places // tile["BLOCK_PLACES"])
@@ -301,4 +303,4 @@ def _num_programs(shape: _Shape, tile: dict[str, int], num_blocks: int) -> int:
 
 def _whole_numbers(shape: _Shape) -> tuple[int | float, ...]:
     count = float(shape.num_places * shape.per_group)
-    return shape.num_places, shape.num_groups, shape.per_group, shape.place_step, shape.channel_step, count
+    return shape.num_places, shape.num_groups, shape.place_step, shape.channel_step, count

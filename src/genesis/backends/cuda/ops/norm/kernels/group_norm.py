@@ -39,19 +39,6 @@ def _offsets(places, channels, place_step, channel_step, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _joined(count, shift, offset, squares, AXIS: tl.constexpr):
-    """The moments along an axis from those of its elements, whose means are shift + offset: the number, the mean as the
-    sum of two, Σ (x − mean)²."""
-    pivot = tl.max(tl.where(count > 0, shift, -float("inf")), AXIS, keep_dims=True)
-    mean = (shift - pivot) + offset  # small numbers, whose differences lose nothing
-    total = tl.sum(count, AXIS, keep_dims=True)
-    whole = tl.sum(tl.where(count > 0, libdevice.mul_rn(count, mean), 0.0), AXIS, keep_dims=True) / total
-    deviation = tl.where(count > 0, mean - whole, 0.0)
-    spread = tl.sum(squares + count * deviation * deviation, AXIS, keep_dims=True)
-    return total, pivot, whole, spread
-
-
-@triton.jit
 def _group_moments_kernel(
     mean_ptr,
     squares_ptr,
@@ -70,7 +57,7 @@ def _group_moments_kernel(
 ):
     """Per sample, split, and WIDTH channels of one group: the mean and Σ (x − mean)².
 
-    Each lane sums deviations from the first value that it saw, so that a mean far from 0 cancels nothing.
+    Of deviations from a channel's mean in the first tile: a mean far from 0 cancels nothing, nor does a first value.
     """
     sample, split, channels = _tile(tl.program_id(0), num_channels, num_splits, WIDE, BLOCK_CHANNELS)
     channel_mask = (channels < num_channels)[None, :]
@@ -80,33 +67,43 @@ def _group_moments_kernel(
     x_ptr += sample * num_channels * num_places
     places = first + lanes
     offsets = _offsets(places, channels, place_step, channel_step, WIDE)
-    shift = tl.load(x_ptr + offsets, mask=(places < last)[:, None] & channel_mask, other=0).to(COMPUTE)
+    values = tl.load(x_ptr + offsets, mask=(places < last)[:, None] & channel_mask, other=0).to(COMPUTE)
+    share = 1.0 / (tl.minimum(last - first, BLOCK_PLACES) + tl.zeros((1,), COMPUTE))
+    shift = tl.sum(libdevice.mul_rn(values, tl.broadcast_to(share[None, :], values.shape)), 0)
     sums = tl.zeros((BLOCK_PLACES, BLOCK_CHANNELS), COMPUTE)
     squares = tl.zeros((BLOCK_PLACES, BLOCK_CHANNELS), COMPUTE)
-    for start in range(first + BLOCK_PLACES, last, BLOCK_PLACES):
+    for start in range(first, last, BLOCK_PLACES):
         places = start + lanes
         mask = (places < last)[:, None] & channel_mask
         offsets = _offsets(places, channels, place_step, channel_step, WIDE)
         values = tl.load(x_ptr + offsets, mask=mask, other=0).to(COMPUTE)
-        delta = tl.where(mask, values - shift, 0.0)
+        delta = tl.where(mask, values - shift[None, :], 0.0)
         sums += delta
         squares += delta * delta
-    count = ((last - first - lanes + BLOCK_PLACES - 1) // BLOCK_PLACES).to(COMPUTE)
-    count = tl.broadcast_to(count[:, None], (BLOCK_PLACES, BLOCK_CHANNELS))
-    offset = sums / tl.maximum(count, 1.0)
-    count, shift, offset, squares = _joined(count, shift, offset, squares - sums * offset, 0)
-    count = tl.reshape(count, (BLOCK_CHANNELS // WIDTH, WIDTH))
+    count = (last - first) + tl.zeros((BLOCK_CHANNELS,), COMPUTE)
+    total = tl.sum(sums, 0)
+    offset = total / count
+    mean, spread = _merged(shift, offset, tl.sum(squares, 0) - total * offset, count, WIDTH, BLOCK_CHANNELS)
+    block = tl.program_id(0) % tl.cdiv(num_channels, BLOCK_CHANNELS)
+    parts = block * (BLOCK_CHANNELS // WIDTH) + tl.arange(0, BLOCK_CHANNELS // WIDTH)
+    num_parts = num_channels // WIDTH
+    at = (sample * num_splits + split) * num_parts + parts
+    tl.store(mean_ptr + at, mean, mask=parts < num_parts)
+    tl.store(squares_ptr + at, spread, mask=parts < num_parts)
+
+
+@triton.jit
+def _merged(shift, offset, squares, count, WIDTH: tl.constexpr, BLOCK_CHANNELS: tl.constexpr):
+    """Mean and Σ (x − mean)² of each WIDTH channels, whose means are shift + offset, of count values each."""
     shift = tl.reshape(shift, (BLOCK_CHANNELS // WIDTH, WIDTH))
     offset = tl.reshape(offset, (BLOCK_CHANNELS // WIDTH, WIDTH))
     squares = tl.reshape(squares, (BLOCK_CHANNELS // WIDTH, WIDTH))
-    _, shift, offset, squares = _joined(count, shift, offset, squares, 1)
-    num_blocks = tl.cdiv(num_channels, BLOCK_CHANNELS)
-    block = tl.program_id(0) % num_blocks
-    parts = block * (BLOCK_CHANNELS // WIDTH) + tl.arange(0, BLOCK_CHANNELS // WIDTH)[:, None]
-    num_parts = num_channels // WIDTH
-    at = (sample * num_splits + split) * num_parts + parts
-    tl.store(mean_ptr + at, shift + offset, mask=parts < num_parts)
-    tl.store(squares_ptr + at, squares, mask=parts < num_parts)
+    count = tl.reshape(count, (BLOCK_CHANNELS // WIDTH, WIDTH))
+    pivot = tl.max(shift, 1)
+    mean = (shift - pivot[:, None]) + offset  # small numbers, whose differences lose nothing
+    whole = tl.sum(mean, 1) / WIDTH
+    deviation = mean - whole[:, None]
+    return pivot + whole, tl.sum(squares + count * deviation * deviation, 1)
 
 
 @triton.jit
@@ -383,7 +380,7 @@ def _specimens(dtype, wide, steps, width, places, channels):
     yield Specimen(_group_apply_kernel, (dtype, dtype, wide, wide, dtype, dtype, *shape, 64, 10), forward)
     backward = {**tile, "BACKWARD": _silu_backward_kernel, "NUMBER": None}
     arrays = (dtype, dtype, wide, wide, dtype, dtype)
-    yield Specimen(_group_sums_kernel, (wide, *arrays, *shape, 50, 96, 10), backward)
+    yield Specimen(_group_sums_kernel, (wide, *arrays, *shape, 50, 96, 10), {**backward, "num_warps": 8, "maxnreg": 80})
     tiles = {"BLOCK_ROWS": 64, "BLOCK_MEMBERS": 16, "BLOCK_SAMPLES": 16, "BLOCK_CHANNELS": 64}
     totals = (wide, wide, dtype, dtype, wide, wide, dtype, 2, 32, 10, 1, 1e-4)
     yield Specimen(_group_gradients_kernel, totals, {"COMPUTE": COMPUTE[wide], **tiles})

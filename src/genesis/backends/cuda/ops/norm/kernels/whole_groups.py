@@ -14,21 +14,21 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
 @triton.jit
 def _group(
-    num_places, num_groups, per_group, place_step, channel_step, WIDE: tl.constexpr, BLOCK_PLACES: tl.constexpr,
-    BLOCK_CHANNELS: tl.constexpr,
+    num_places, num_groups, place_step, channel_step, PER_GROUP: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_PLACES: tl.constexpr, BLOCK_CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """This program's sample, its channels, which of them it has, the offsets and which of those."""
     sample = tl.program_id(0) // num_groups
     if WIDE:
         sample = sample.to(tl.int64)
     members = tl.arange(0, BLOCK_CHANNELS)
-    channels = tl.program_id(0) % num_groups * per_group + members
+    channels = tl.program_id(0) % num_groups * PER_GROUP + members
     if WIDE:
         channels = channels.to(tl.int64)
     places = tl.arange(0, BLOCK_PLACES)
-    offsets = sample * num_groups * per_group * num_places
+    offsets = sample * num_groups * PER_GROUP * num_places
     offsets += _offsets(places, channels, place_step, channel_step, WIDE)
-    channel_mask = members < per_group
+    channel_mask = members < PER_GROUP
     return sample, channels, channel_mask, offsets, (places < num_places)[:, None] & channel_mask[None, :]
 
 
@@ -42,20 +42,20 @@ def _whole_group_kernel(
     bias_ptr,
     num_places,
     num_groups,
-    per_group,
     place_step,
     channel_step,
     count,
     eps,
     FORWARD: tl.constexpr,
     NUMBER: tl.constexpr,
+    PER_GROUP: tl.constexpr,
     COMPUTE: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
 ):
     _, channels, channel_mask, offsets, mask = _group(
-        num_places, num_groups, per_group, place_step, channel_step, WIDE, BLOCK_PLACES, BLOCK_CHANNELS
+        num_places, num_groups, place_step, channel_step, PER_GROUP, WIDE, BLOCK_PLACES, BLOCK_CHANNELS
     )
     x = tl.load(x_ptr + offsets, mask=mask, other=0).to(COMPUTE)
     mean = tl.sum(x) / count
@@ -83,12 +83,12 @@ def _whole_group_backward_kernel(
     bias_ptr,
     num_places,
     num_groups,
-    per_group,
     place_step,
     channel_step,
     count,
     BACKWARD: tl.constexpr,
     NUMBER: tl.constexpr,
+    PER_GROUP: tl.constexpr,
     COMPUTE: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
@@ -96,7 +96,7 @@ def _whole_group_backward_kernel(
 ):
     """The input's gradient; and per channel, for those of weight and bias, Σ grad and Σ grad·(x − mean)."""
     sample, channels, channel_mask, offsets, mask = _group(
-        num_places, num_groups, per_group, place_step, channel_step, WIDE, BLOCK_PLACES, BLOCK_CHANNELS
+        num_places, num_groups, place_step, channel_step, PER_GROUP, WIDE, BLOCK_PLACES, BLOCK_CHANNELS
     )
     grad = tl.load(grad_ptr + offsets, mask=mask, other=0).to(COMPUTE)
     x = tl.load(x_ptr + offsets, mask=mask, other=0).to(COMPUTE)
@@ -111,9 +111,9 @@ def _whole_group_backward_kernel(
     sums = tl.sum(grad, 0)
     products = tl.sum(libdevice.mul_rn(grad, centered), 0)
     if sums_ptr is not None:
-        at = sample * 2 * num_groups * per_group + channels
+        at = sample * 2 * num_groups * PER_GROUP + channels
         tl.store(sums_ptr + at, sums, mask=channel_mask)
-        tl.store(sums_ptr + at + num_groups * per_group, products, mask=channel_mask)
+        tl.store(sums_ptr + at + num_groups * PER_GROUP, products, mask=channel_mask)
     if grad_input_ptr is not None:
         average = tl.sum(libdevice.mul_rn(sums, weight)) / count
         slope = tl.sum(libdevice.mul_rn(products, weight)) / count * inverse_std * inverse_std
@@ -123,8 +123,8 @@ def _whole_group_backward_kernel(
 
 def _specimens(dtype, wide, places, channels, num_warps):
     tile = {"COMPUTE": COMPUTE[dtype], "WIDE": False, "BLOCK_PLACES": places, "BLOCK_CHANNELS": channels}
-    tile["num_warps"] = num_warps
-    shape = (places, 32, 40, 1280, 1, 40.0 * places)
+    tile |= {"PER_GROUP": 40, "num_warps": num_warps}
+    shape = (places, 32, 1280, 1, 40.0 * places)
     forward = {**tile, "FORWARD": _silu_kernel, "NUMBER": None}
     yield Specimen(_whole_group_kernel, (dtype, wide, wide, dtype, dtype, dtype, *shape, 1e-5), forward)
     backward = {**tile, "BACKWARD": _silu_backward_kernel, "NUMBER": None}

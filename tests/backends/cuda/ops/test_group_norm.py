@@ -31,6 +31,7 @@ SHAPES = {
     "batch 1, splits": ((1, 6, 40, 40), 2),
     "volume": ((2, 8, 3, 4, 5), 4),
 }
+_ROUNDING = 2.4e-7  # as in tests/conformance/test_accuracy.py
 ORDERS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
 
 
@@ -130,7 +131,7 @@ def test_far_from_zero(
         exact = torch.nn.functional.group_norm(x.double(), 4)
         theirs = (torch.nn.functional.group_norm(x.contiguous(), 4).double() - exact).norm()
         y, mean, inverse_std = cuda.group_norm(put(x), 4, None, None, 1e-5)
-        assert (get(y).double() - exact).norm() <= 2 * theirs
+        assert (get(y).double() - exact).norm() <= max(2 * theirs, _ROUNDING * exact.norm())
         grouped = x.double().reshape(1, 4, -1)
         torch.testing.assert_close(get(mean).double(), grouped.mean(2), rtol=1e-6, atol=0)
         known = (grouped.var(2, correction=0) + 1e-5).rsqrt()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from genesis.torch import group_norm, norms
+from genesis.torch import dynamo, group_norm, norms
 from tests.fused_activations import FUNCTIONS, activated
 
 
@@ -85,6 +86,48 @@ def test_devices_without_kernels() -> None:
     x, weight, bias = operands(torch.float32)
     assert not norms.takes(x, 3, weight, bias)
     torch.testing.assert_close(group_norm(x, 3, weight, bias, 1e-5, "silu"), F.silu(F.group_norm(x, 3, weight, bias)))
+
+
+class Block(nn.Module):
+    """Two norms that are replaced, with SiLU and alone; three that are not: after a bias, before a sum, at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convs = nn.ModuleList([nn.Conv2d(4, 4, 3, padding=1, bias=index == 2) for index in range(5)])
+        self.norms = nn.ModuleList([nn.GroupNorm(2, 4) for _ in range(5)])
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.convs[1](F.silu(self.norms[0](self.convs[0](x))))
+        y = self.convs[2](self.norms[1](y))
+        y = self.convs[3](F.silu(self.norms[2](y)))
+        y = F.silu(self.norms[3](y)) + x
+        return self.norms[4](self.convs[4](y))
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.filterwarnings("ignore")
+def test_in_graphs_of_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Any] = []
+    fuse_graph = dynamo.fuse_graph
+    monkeypatch.setattr(dynamo, "fuse_graph", lambda graph: graphs.append((fuse_graph(graph), graph)) or graphs[-1][0])
+    torch._dynamo.reset()
+    model = Block().double()
+    x = torch.randn(2, 4, 6, 6, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    compiled = torch.compile(model, backend=dynamo.genesis, options={"compiler": "aot_eager"})
+    results = []
+    for net in (compiled, model):
+        model.zero_grad()
+        y = net(x)
+        y.square().sum().backward()
+        results.append([y, *(each.grad for each in model.parameters())])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
+    ((fusion, graph),) = graphs
+    assert len(fusion.replaced) == 2, fusion
+    called = [node for node in graph.graph.nodes if node.target is torch.ops.genesis.group_norm]
+    assert [node.args[-1] for node in called] == ["silu", None]
 
 
 @pytest.mark.gpu

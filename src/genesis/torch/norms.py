@@ -47,7 +47,7 @@ def group_norm(
     if not takes(input, num_groups, weight, bias):
         return torch_activations.apply(nn.functional.group_norm(input, num_groups, weight, bias, eps), activation)
     if torch.is_autocast_enabled(input.device.type) and input.dtype is not torch.float64:
-        input, weight, bias = (None if each is None else each.float() for each in (input, weight, bias))  # type: ignore[assignment]
+        input, weight, bias = (None if each is None else each.float() for each in (input, weight, bias))
     y: Tensor = torch.ops.genesis.group_norm(input, num_groups, weight, bias, eps, activation)[0]
     return y
 
@@ -132,7 +132,7 @@ def _shapes_forward(input: Tensor, num_groups: int, *_: Any) -> tuple[Tensor, Te
     if input.device.type == "cpu":
         wide = input.dtype
     statistics = (input.new_empty((input.shape[0], num_groups), dtype=wide) for _ in range(2))
-    return torch.empty_like(input), *statistics  # type: ignore[return-value]
+    return torch.empty_like(input), *statistics
 
 
 def _backward(

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from genesis.cli.info import versions
 from genesis.files import replaced
+from genesis.records import SavedGroupNorm
 from genesis.torch.bridge import call
 
 NAME = "bench_norms"
@@ -72,7 +73,8 @@ class Norm(NamedTuple):
     ) -> Any:
         if self.kind == "group":
             needs = (True, True, True)
-            return call("group_norm_backward", grad, x, self.groups, weight, *saved, needs, bias, self.activation)
+            record = SavedGroupNorm(x, weight, bias, *saved)
+            return call("group_norm_backward", grad, record, self.groups, needs, self.activation)
         needs = (True,) * (3 if self.kind == "layer" else 2)
         return call(f"{self.kind}_norm_backward", grad, x, 1, weight, *saved, needs)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from genesis.records import ConvGeometry, NormOptions, NormState, SavedAttention, SavedConvNorm, Windows
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedAttention, SavedConvNorm, SavedGroupNorm, Windows
 from tests.conformance.fuzz_draw import Call, Draw, drawn_by
 from tests.fused_activations import FUNCTIONS
 
@@ -177,7 +177,8 @@ def norm(name: str, d: Draw) -> Call:
         needs = (True, weight is not None, weight is not None)
         if name == "group_norm":
             y, *saved = backend.group_norm(x, which, weight, bias, 1e-3, activation)
-            return y, backend.group_norm_backward(grad, x, which, weight, *saved, needs, bias, activation)
+            record = SavedGroupNorm(x, weight, bias, *saved)
+            return y, backend.group_norm_backward(grad, record, which, needs, activation)
         y, *saved = getattr(backend, name)(x, which, weight, bias, 1e-3)
         return y, getattr(backend, f"{name}_backward")(grad, x, which, weight, *saved, needs)
 

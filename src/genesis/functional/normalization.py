@@ -9,6 +9,7 @@ from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.windows import require_tensor, shapes_of
 from genesis.ndarray import NDArray, ops
+from genesis.records import SavedGroupNorm
 from genesis.shapes import Shape
 
 __all__ = ["batch_norm", "group_norm", "group_norm_act", "instance_norm", "layer_norm", "rms_norm"]
@@ -180,7 +181,8 @@ class GroupNorm(ArrayFunction):
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, weight, mean, inverse_std = ctx.saved
-        return ops.group_norm_backward(grad, x, ctx.num_groups, weight, mean, inverse_std, ctx.needs_input_grad)
+        saved = SavedGroupNorm(x, weight, None, mean, inverse_std)
+        return ops.group_norm_backward(grad, saved, ctx.num_groups, ctx.needs_input_grad)
 
 
 def group_norm_act(
@@ -224,10 +226,8 @@ class GroupNormAct(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
-        x, weight, bias, mean, inverse_std = ctx.saved
-        num_groups, activation = ctx.options
-        needs = ctx.needs_input_grad
-        return ops.group_norm_backward(grad, x, num_groups, weight, mean, inverse_std, needs, bias, activation)
+        saved, (num_groups, activation) = SavedGroupNorm(*ctx.saved), ctx.options
+        return ops.group_norm_backward(grad, saved, num_groups, ctx.needs_input_grad, activation)
 
 
 def _check_groups(op: str, input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None) -> None:

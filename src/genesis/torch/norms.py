@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from genesis import activations
+from genesis.records import SavedGroupNorm
 from genesis.torch import activations as torch_activations
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
@@ -135,25 +136,20 @@ def _shapes_forward(input: Tensor, num_groups: int, *_: Any) -> tuple[Tensor, Te
     return torch.empty_like(input), *statistics
 
 
-def _backward(
-    grad: Tensor, input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse_std: Tensor,
-    num_groups: int, activation: str | None, needs: Sequence[bool],
-) -> list[Tensor]:  # fmt: skip
+def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
     """Gradients of input, weight, bias; empty: not wanted."""
-    saved = (num_groups, weight, mean, inverse_std)
-    found = call("group_norm_backward", grad, input, *saved, tuple(needs), bias, activation)
-    likes = (input, weight, bias)
+    saved, (num_groups, activation, needs) = SavedGroupNorm(*args[:5]), args[5:]
+    found = call("group_norm_backward", grad, saved, num_groups, tuple(needs), activation)
+    empty = saved.input.new_empty(0)
     return [
-        input.new_empty(0) if each is None or like is None else laid_out(each, like)
-        for each, like in zip(found, likes, strict=True)
+        empty.clone() if each is None or like is None else laid_out(each, like)
+        for each, like in zip(found, saved[:3], strict=True)
     ]
 
 
-def _shapes_backward(
-    grad: Tensor, input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse_std: Tensor,
-    num_groups: int, activation: str | None, needs: Sequence[bool],
-) -> list[Tensor]:  # fmt: skip
-    likes = zip((input, weight, bias), needs, strict=True)
+def _shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
+    input, needs = args[0], args[-1]
+    likes = zip(args[:3], needs, strict=True)
     return [torch.empty_like(like) if need and like is not None else input.new_empty(0) for like, need in likes]
 
 

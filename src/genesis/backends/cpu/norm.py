@@ -7,6 +7,7 @@ from torch import Tensor
 
 from genesis.backends.contract import Shape
 from genesis.backends.cpu import batchnorm, fused_activation, groupnorm
+from genesis.records import SavedGroupNorm
 
 aten = torch.ops.aten
 
@@ -55,9 +56,10 @@ def group_norm(
 
 
 def group_norm_backward(
-    grad: Tensor, x: Tensor, num_groups: int, weight: Tensor | None, mean: Tensor, inverse_std: Tensor,
-    needs: tuple[bool, bool, bool], bias: Tensor | None = None, activation: str | None = None,
+    grad: Tensor, saved: SavedGroupNorm[Tensor], num_groups: int, needs: tuple[bool, bool, bool],
+    activation: str | None = None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
+    x, weight, bias, mean, inverse_std = saved
     if activation is not None:
         value = groupnorm.apply(x, num_groups, weight, bias, mean, inverse_std)
         passed = fused_activation.apply(value, activation)[1]

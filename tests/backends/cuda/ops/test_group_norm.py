@@ -12,6 +12,7 @@ from genesis import activations, backends
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.ops.norm import group_norm as module
 from genesis.backends.cuda.ops.norm import launch
+from genesis.records import SavedGroupNorm
 from tests.backends.cuda.ops.test_norm import RELATIVE, check, randn, statistics_dtype, wide
 
 Put = Callable[[Any], Any]
@@ -68,12 +69,13 @@ def run(
     check(get(inverse_std), expected[2], statistics_dtype(dtype))
     ones, none = torch.ones(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
     known = CPU.group_norm_backward(
-        *wide((grad, x, groups, ones if weight is None else weight, *expected[1:])), ALL,
-        none if bias is None else bias.double(), activation,
+        grad.double(),
+        SavedGroupNorm(*wide((x, ones if weight is None else weight, none if bias is None else bias, *expected[1:]))),
+        groups, ALL, activation,
     )  # fmt: skip
     for needs in (ALL, (True, False, False), (False, True, False), (False, False, True)):
-        call = (put(grad), put(x), groups, put(weight), mean, inverse_std, needs, put(bias), activation)
-        grads = cuda.group_norm_backward(*call)
+        saved = SavedGroupNorm(put(x), put(weight), put(bias), mean, inverse_std)
+        grads = cuda.group_norm_backward(put(grad), saved, groups, needs, activation)
         assert [each is not None for each in grads] == list(needs)
         for index, found in enumerate(grads):
             if found is not None:
@@ -142,7 +144,7 @@ def test_nothing_is_copied(cuda: Backend, put: Put, monkeypatch: pytest.MonkeyPa
     copies: list[object] = []
     monkeypatch.setattr(launch.storage, "copy", lambda *args: copies.append(args))
     y, mean, inverse_std = cuda.group_norm(x, 2, None, None, 1e-5, "silu")
-    cuda.group_norm_backward(y, x, 2, None, mean, inverse_std, ALL, None, "silu")
+    cuda.group_norm_backward(y, SavedGroupNorm(x, None, None, mean, inverse_std), 2, ALL, "silu")
     assert not copies
 
 
@@ -160,7 +162,8 @@ def test_same_bits_each_time(cuda: Backend, put: Put, get: Get, order: str) -> N
 
     def results() -> list[torch.Tensor]:
         y, mean, inverse_std = cuda.group_norm(x, 2, weight, None, 1e-5, "gelu")
-        grads = cuda.group_norm_backward(grad, x, 2, weight, mean, inverse_std, ALL, None, "gelu")
+        saved = SavedGroupNorm(x, weight, None, mean, inverse_std)
+        grads = cuda.group_norm_backward(grad, saved, 2, ALL, "gelu")
         return [get(each) for each in (y, mean, inverse_std, *grads)]
 
     assert all(torch.equal(*pair) for pair in zip(results(), results(), strict=True))

@@ -198,9 +198,10 @@ def _statistics(
 @planned
 def backward(
     grad: Layout, x: Layout, weight: Layout | None, bias: Layout | None, mean: Layout, inverse_std: Layout,
-    num_groups: int, needs: tuple[bool, bool, bool], activation: str | None,
+    needs: tuple[bool, bool, bool], how: tuple[int, str | None],
 ) -> Run[Results]:  # fmt: skip
-    """run(grad, x, weight, bias, mean, inverse_std): gradients of x, weight, bias."""
+    """run(grad, x, weight, bias, mean, inverse_std): gradients of x, weight, bias. how: num_groups, activation."""
+    num_groups, activation = how
     shape = _shape_of(x, num_groups)
     assert shape is not None
     whole = shape.whole(x)

@@ -37,6 +37,7 @@ from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.ops.storage.rows import address
 from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.records import SavedGroupNorm
 from genesis.shapes import Shape
 
 Results = tuple[DeviceArray | None, ...]
@@ -275,15 +276,15 @@ def group_norm(
 
 
 def group_norm_backward(
-    grad: DeviceArray, x: DeviceArray, num_groups: int, weight: DeviceArray | None, mean: DeviceArray,
-    inverse_std: DeviceArray, needs: tuple[bool, bool, bool], bias: DeviceArray | None = None,
+    grad: DeviceArray, saved: SavedGroupNorm[DeviceArray], num_groups: int, needs: tuple[bool, bool, bool],
     activation: str | None = None,
 ) -> Results:  # fmt: skip
+    x, weight, bias, mean, inverse_std = saved
     if not x.size:
         dtype = x.dtype if weight is None else weight.dtype
         zeros = (storage.full((x.shape[1],), 0.0, dtype, x.device_index) if need else None for need in needs[1:])
         return new(dense_like(x.layout)) if needs[0] else None, *zeros
     x = groups.ordered(x)
     parameters = (contiguous(weight), None if activation is None else contiguous(bias))
-    saved = (contiguous(mean), contiguous(inverse_std))
-    return groups.backward(in_order_of(grad, x), x, *parameters, *saved, num_groups, needs, activation)
+    known = (contiguous(mean), contiguous(inverse_std))
+    return groups.backward(in_order_of(grad, x), x, *parameters, *known, needs, (num_groups, activation))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from genesis.records import ConvGeometry, NormOptions, NormState, SavedAttention, SavedConvNorm, Windows
+from genesis.records import ConvGeometry, NormOptions, NormState, SavedAttention, SavedConvNorm, SavedGroupNorm, Windows
 from tests.conformance.fuzz_draw import Call, Draw, drawn_by
 from tests.fused_activations import FUNCTIONS
 
@@ -157,6 +157,7 @@ def norm(name: str, d: Draw) -> Call:
     parameters = (shape[1],) if name in ("batch_norm", "group_norm") else shape[len(shape) - ndim :]
     x, grad = (d.tensor(shape, dtype, layout=d.choice(["contiguous", "permuted", "sliced"])) for _ in range(2))
     weight, bias = (d.tensor(parameters, dtype) if d.chance(0.8) else None for _ in range(2))
+    activation = d.choice([None, *FUNCTIONS]) if name == "group_norm" and dtype.itemsize > 2 else None
     if name == "batch_norm":
         training = d.chance()
         mean, variance = d.target((shape[1],), dtype), d.tensor((shape[1],), dtype, positive=True, layout="contiguous")
@@ -173,8 +174,12 @@ def norm(name: str, d: Draw) -> Call:
         if name == "rms_norm":
             y, inverse = backend.rms_norm(x, which, weight, 1e-3)
             return y, backend.rms_norm_backward(grad, x, which, weight, inverse, (True, weight is not None))
-        y, *saved = getattr(backend, name)(x, which, weight, bias, 1e-3)
         needs = (True, weight is not None, weight is not None)
+        if name == "group_norm":
+            y, *saved = backend.group_norm(x, which, weight, bias, 1e-3, activation)
+            record = SavedGroupNorm(x, weight, bias, *saved)
+            return y, backend.group_norm_backward(grad, record, which, needs, activation)
+        y, *saved = getattr(backend, name)(x, which, weight, bias, 1e-3)
         return y, getattr(backend, f"{name}_backward")(grad, x, which, weight, *saved, needs)
 
     return Call(run, (x, grad, weight, bias))

@@ -17,6 +17,7 @@ from genesis.records import (
     NormState,
     SavedAttention,
     SavedConvNorm,
+    SavedGroupNorm,
     SGDOptions,
     StepInputs,
     Windows,
@@ -123,9 +124,9 @@ def layer_norm(x: Handle, normalized_ndim: int, weight: Handle | None, bias: Han
 @op()
 def layer_norm_backward(grad: Handle, x: Handle, normalized_ndim: int, weight: Handle | None, mean: Handle, inverse_std: Handle, needs: tuple[bool, ...]) -> tuple[Handle | None, ...]: ...
 @op(accumulates=True, comparable=1)
-def group_norm(x: Handle, num_groups: int, weight: Handle | None, bias: Handle | None, eps: float) -> tuple[Handle, Handle, Handle]: ...
+def group_norm(x: Handle, num_groups: int, weight: Handle | None, bias: Handle | None, eps: float, activation: str | None = None) -> tuple[Handle, Handle, Handle]: """act(norm), mean, inverse deviation; the last two are (N, groups). activation: as conv_bn_relu's. Channels-last memory stays."""; ...
 @op()
-def group_norm_backward(grad: Handle, x: Handle, num_groups: int, weight: Handle | None, mean: Handle, inverse_std: Handle, needs: tuple[bool, ...]) -> tuple[Handle | None, ...]: ...
+def group_norm_backward(grad: Handle, saved: SavedGroupNorm[Handle], num_groups: int, needs: tuple[bool, ...], activation: str | None = None) -> tuple[Handle | None, ...]: """Gradients of input, weight, bias. The bias counts where there is an activation, whose operand is computed again."""; ...
 @op(accumulates=True, comparable=1)
 def rms_norm(x: Handle, normalized_ndim: int, weight: Handle | None, eps: float) -> tuple[Handle, Handle]: """y, inverse root mean square."""; ...
 @op()

@@ -43,6 +43,7 @@ RULES: dict[Op, Rule] = {
     tables.Embedding: layers.embedding,
     normalization.BatchNorm: layers.batch_norm,
     normalization.GroupNorm: layers.group_norm,
+    normalization.GroupNormAct: layers.group_norm,
     normalization.LayerNorm: layers.layer_norm,
     normalization.RMSNorm: layers.layer_norm,
     fused.ConvBNReLU: layers.conv_bn_relu,

@@ -9,6 +9,7 @@ from genesis.functional.comparison import *
 from genesis.functional.compound import *
 from genesis.functional.conv import *
 from genesis.functional.conversion import *
+from genesis.functional.ctc import *
 from genesis.functional.dense import *
 from genesis.functional.dimensions import *
 from genesis.functional.distance import *

@@ -4,13 +4,43 @@ from __future__ import annotations
 
 from genesis import functional as F
 from genesis.errors import describe
+from genesis.functional.ctc import Lengths
 from genesis.nn.module import Module
 from genesis.nn.modules.loss import _Loss, _WeightedLoss
 from genesis.tensor import Tensor
 
 __all__ = [
-    "GaussianNLLLoss", "HuberLoss", "KLDivLoss", "MultiLabelSoftMarginLoss", "PoissonNLLLoss", "SoftMarginLoss",
+    "CTCLoss", "GaussianNLLLoss", "HuberLoss", "KLDivLoss", "MultiLabelSoftMarginLoss", "PoissonNLLLoss",
+    "SoftMarginLoss",
 ]  # fmt: skip
+
+
+class CTCLoss(_Loss):
+    """Connectionist temporal classification: −ln of the probability of a sequence of labels over all its alignments.
+
+    Args:
+        blank: the class that stands for no label.
+        reduction: "mean" (of each loss divided by its target's length) | "sum" | "none".
+        zero_infinity: loss and gradient are 0 where no alignment fits into the steps, instead of ∞ and NaN.
+    Shape: log_probs (T, N, C) or (T, C), targets (N, S) or (sum of target_lengths,), input_lengths and target_lengths
+        (N,) or () → (), or (N,).
+    Source: Graves et al. 2006, doi:10.1145/1143844.1143891.
+
+    Example:
+        >>> log_probs = genesis.full((4, 1, 3), -1.0).log_softmax(2)  # 15 of the 3⁴ paths give the labels 1, 2
+        >>> loss = nn.CTCLoss(reduction="sum")(log_probs, genesis.tensor([[1, 2]]), [4], [2])
+        >>> round(81 * (-loss).exp().item(), 3)
+        15.0
+    """
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths) -> Tensor:
+        return F.ctc_loss(
+            log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity
+        )
 
 
 class KLDivLoss(Module):

@@ -24,15 +24,13 @@ OFFSETS = [[0, 2, 2, 5], [0, 7, 7], [0], [0, 0, 3]]  # some bags are empty
 def test_bags(offsets: list[int], mode: str, padding_idx: int | None) -> None:
     starts = torch.tensor(offsets)
     for include_last_offset in (False, True):
-        options: dict[str, Any] = {
-            "mode": mode, "padding_idx": padding_idx, "include_last_offset": include_last_offset
-        }  # fmt: skip
         if include_last_offset and offsets[-1] != len(INDEX):
             starts = torch.tensor([*offsets, len(INDEX)])
-        assert_agreement(
-            lambda w, i, o: F.embedding_bag(i, w, o, **options), lambda w, i, o: TF.embedding_bag(i, w, o, **options),
-            normal(6, 3), INDEX, starts,
-        )  # fmt: skip
+
+        def of(bag: Any, last: bool = include_last_offset) -> Any:
+            return lambda w, i, o: bag(i, w, o, mode=mode, padding_idx=padding_idx, include_last_offset=last)
+
+        assert_agreement(of(F.embedding_bag), of(TF.embedding_bag), normal(6, 3), INDEX, starts)
 
 
 def test_gradients_by_frequency() -> None:

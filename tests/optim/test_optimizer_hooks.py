@@ -55,6 +55,7 @@ def play(lib: Any, name: str) -> list[Any]:
     return seen
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own
 @pytest.mark.parametrize("name", ["SGD", "Adam", "LBFGS"])
 def test_hooks_as_pytorchs(name: str) -> None:
     assert play(genesis, name) == play(torch, name)

@@ -169,8 +169,9 @@ class EmbeddingBag(Module):
         """Create the layer from given vectors; memory is shared. See `nn.Embedding.from_pretrained`."""
         if embeddings.ndim != 2:
             raise ShapeError(describe("from_pretrained", "embeddings", "2 dimensions", embeddings.ndim))
+        rows, size = embeddings.shape
         layer = cls(
-            *embeddings.shape, max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset,
+            rows, size, max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset,
             padding_idx,
         )  # fmt: skip
         layer.weight.requires_grad_(not freeze)

@@ -131,7 +131,7 @@ def _alphas(scores: NDArray, labels: Labels, blank: int) -> NDArray:
     may_skip = labels.on(scores.device, _may_skip(labels.extended, blank))
     nowhere = scores.full_like(-math.inf, (batch, 2))
     is_first = labels.on(scores.device, np.broadcast_to(np.arange(length) < 2, (batch, length)))
-    found = []
+    found: list[NDArray] = []
     for step in range(scores.shape[0]):
         if not found:
             found.append(is_first.where(scores.select(0, 0), -math.inf))

@@ -85,6 +85,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     **{name: _seeded(getattr(F, name.rpartition(".")[2])) for name in DROPOUTS},
     "nn.functional.scaled_dot_product_attention": _seeded(F.scaled_dot_product_attention),
     "nn.functional.embedding": lambda weight, index, **options: F.embedding(index, weight, **options),
+    "nn.functional.fractional_max_pool2d": _seeded(F.fractional_max_pool2d),
+    "nn.functional.embedding_bag": lambda weight, index, **options: F.embedding_bag(index, weight, **options),
     "where": lambda x, condition, other: genesis.where(condition, x, other),
     # The samples bring PyTorch's PairwiseDistance, which is the default.
     "nn.functional.triplet_margin_with_distance_loss": lambda *tensors, distance_function=None, **options: (
@@ -103,6 +105,7 @@ DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 DRAWS: dict[str, Callable[[Any], bool]] = {
     **{name: lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1 for name in DROPOUTS},
     "nn.functional.scaled_dot_product_attention": lambda sample: _option(sample, 3, "dropout_p", 0.0) > 0,
+    "nn.functional.fractional_max_pool2d": lambda sample: sample.kwargs.get("_random_samples") is None,
 }
 
 # Whether a sample draws numbers in another way than PyTorch, on the CPU too: tests/functional/test_random.py has these.
@@ -110,6 +113,7 @@ DRAWS_OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "nn.functional.rrelu": lambda sample: bool(sample.kwargs.get("training")),
     "nn.functional.alpha_dropout": lambda sample: bool(sample.kwargs.get("training", False)),
     "nn.functional.feature_alpha_dropout": lambda sample: bool(sample.kwargs.get("training", False)),
+    "nn.functional.fractional_max_pool2d": lambda sample: sample.input.dtype.itemsize < 4,
     "nn.functional.dropout3d": lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1,
 }
 
@@ -122,6 +126,7 @@ NOT_IN_16_BITS = {
     "sort": "the samples have equal elements, which come in any order",
     "argsort": "the samples have equal elements, which come in any order",
     "mode": "the samples have several equal elements, of which PyTorch's sort keeps any",
+    "nn.functional.linear_cross_entropy": "PyTorch rounds the logits of each chunk, and sums them in another order",
     "nn.functional.scaled_dot_product_attention": "the samples saturate the softmax, where a gradient is a difference "
     "of products that cancel; tests/conformance/test_fuzz.py has samples of usual size",
 }

@@ -64,7 +64,7 @@ class Composed(Optimizer):
     def _update(self, batch: Batch) -> None:
         updates = []
         for param, grad, state in zip(batch.params, batch.grads, batch.states, strict=True):
-            grad = grad.neg() if batch.group["maximize"] else grad
+            grad = grad.neg() if batch.group.get("maximize") else grad
             arrays = {
                 name: _precise(entry.array) if isinstance(entry, Tensor) else entry
                 for name, entry in state.items()

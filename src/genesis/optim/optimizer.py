@@ -18,6 +18,9 @@ from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import Device, NDArray
 from genesis.ndarray.capturing import Capture, capture_of, lasting, outside, replays
 from genesis.optim.capturable import Captured
+from genesis.optim.hooks import Hooked
+from genesis.optim.hooks import register_optimizer_step_post_hook as register_optimizer_step_post_hook
+from genesis.optim.hooks import register_optimizer_step_pre_hook as register_optimizer_step_pre_hook
 from genesis.optim.options import Entries, Group, as_number
 from genesis.records import StepInputs
 from genesis.shapes import Shape
@@ -55,7 +58,7 @@ class Batch:
         return [state[name].array for state in self.states]
 
 
-class Optimizer:
+class Optimizer(Hooked):
     """Base class of optimizers: a subclass defines the options, the state of a parameter, and the update of a batch.
 
     Args:

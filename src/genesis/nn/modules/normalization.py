@@ -14,7 +14,16 @@ from genesis.nn.parameter import Parameter
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
-__all__ = ["GroupNorm", "GroupNormAct", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
+__all__ = [
+    "CrossMapLRN2d",
+    "GroupNorm",
+    "GroupNormAct",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "LayerNorm",
+    "LocalResponseNorm",
+    "RMSNorm",
+]
 
 
 class _AffineNorm(Module):
@@ -284,3 +293,12 @@ class LocalResponseNorm(Module):
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class CrossMapLRN2d(LocalResponseNorm):
+    """LocalResponseNorm of images under an old name. See `nn.LocalResponseNorm`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim != 4:
+            raise ShapeError(describe("CrossMapLRN2d", "input", "4 dimensions", f"shape {input.shape}"))
+        return super().forward(input)

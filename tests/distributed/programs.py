@@ -296,28 +296,33 @@ def views(rank: int, size: int) -> bool:
     return all(grad is not None and grad.array.is_view_of(grads[0].array) for grad in grads)
 
 
-def after_an_error(rank: int, size: int) -> str:
-    """A backward pass that fails on all ranks before any bucket was sent leaves them able to go on."""
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    model = DistributedDataParallel(module)
+def after_an_error(rank: int, size: int, failing: list[int], position: int, find_unused: bool) -> str:
+    """A backward pass that fails on some ranks is lost on all, which then go on together. Returns: the error."""
+    module = nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)]).double()
+    model = DistributedDataParallel(module, bucket_cap_mb=1e-5, find_unused_parameters=find_unused)
+    model(genesis.ones(1, 2, dtype=genesis.float64)).sum().backward()
 
     def fail(grad: Tensor) -> None:
         raise RuntimeError("meant")
 
-    hidden = module[0](genesis.ones(1, 2))
-    handle = hidden.register_hook(fail)
+    handles = [module[position].weight.register_hook(fail)] if rank in failing else []
+    said = ""
     try:
-        module[1](hidden).sum().backward()
-    except RuntimeError as error:
+        model(genesis.ones(1, 2, dtype=genesis.float64)).sum().backward()
+        if rank in failing:
+            raise AssertionError("no error")
+    except (RuntimeError, dist.DistributedError) as error:
         said = str(error)
-    handle.remove()
-    for parameter in module.parameters():
-        parameter.grad = None
-    model(genesis.full((1, 2), float(rank))).sum().backward()
-    mean = sum(range(size)) / size
-    assert module[0].weight.grad is not None
-    expected = [[float(weight) * mean] * 2 for weight in module[1].weight[0].tolist()]
-    assert np.allclose(module[0].weight.grad.numpy(), expected, rtol=1e-6)
+    for handle in handles:
+        handle.remove()
+    whole = copy.deepcopy(module)
+    for network in (module, whole):
+        for parameter in network.parameters():
+            parameter.grad = None
+    inputs, targets = genesis.arange(2 * size, dtype=genesis.float64).reshape(size, 2), genesis.ones(size, 2)
+    F.mse_loss(model(mine(rank, size, inputs)), mine(rank, size, targets.double())).backward()
+    F.mse_loss(whole(inputs), targets.double()).backward()
+    assert_close(module, whole, 1e-12)
     return said
 
 

@@ -103,8 +103,18 @@ def test_gradients_are_views(two_ranks: Ranks) -> None:
     assert two_ranks.run("views") == [True, True]
 
 
-def test_a_backward_pass_that_failed(two_ranks: Ranks) -> None:
-    assert two_ranks.run("after_an_error") == ["meant"] * 2
+@pytest.mark.parametrize("position", [0, 2, 3])  # after most of the gradients were sent, some, or none
+def test_a_backward_pass_that_failed_everywhere(two_ranks: Ranks, position: int) -> None:
+    assert two_ranks.run("after_an_error", failing=[0, 1], position=position, find_unused=False) == ["meant"] * 2
+
+
+@pytest.mark.parametrize("position", [0, 2])
+@pytest.mark.parametrize("find_unused", [False, True])
+def test_a_backward_pass_that_failed_on_a_rank(two_ranks: Ranks, position: int, find_unused: bool) -> None:
+    arguments: dict[str, Any] = {"position": position, "find_unused": find_unused}
+    first, second = two_ranks.run("after_an_error", failing=[1], **arguments)
+    assert "the backward pass failed on another rank; leave this batch out" in first
+    assert second == "meant"
 
 
 @pytest.mark.parametrize(

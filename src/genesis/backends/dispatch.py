@@ -52,10 +52,14 @@ class Capture(Protocol):
     Attributes:
         kept: what the graph reads; it lives as long as the graph.
         before_replay: called before each replay, with its stream, which is the current one.
+        after_replay: called with it once the replay has been launched.
+        forget: resets the graph, if it is still there.
     """
 
     kept: list[object]
     before_replay: list[Callable[[int], None]]
+    after_replay: list[Callable[[int], None]]
+    forget: Callable[[], None]
 
     @property
     def outside(self) -> Callable[[int], AbstractContextManager[None]]:

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from genesis.distributed.gloo import Gloo
 from genesis.distributed.transport import Call, Transport, Work
 from genesis.errors import DistributedError, DTypeError, describe
 from genesis.ndarray import CPU, Device, NDArray
+
+if TYPE_CHECKING:
+    from genesis.distributed.nccl import Nccl
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 BACKENDS = ("gloo", "nccl")
@@ -40,7 +43,7 @@ class ProcessGroup:
         self._store = store
         peers = Peers(store, rank, size)
         self._gloo = Gloo(store, peers, timeout)
-        self._nccl: Transport | None = None
+        self._nccl: Nccl | None = None
         if backend == "nccl":
             from genesis.distributed.nccl import Nccl
 
@@ -79,10 +82,15 @@ class ProcessGroup:
         """The values, plain data, of all ranks, on all of them."""
         return [self.share(value if source == self.rank else None, source) for source in range(self.size)]
 
+    def settle(self) -> None:
+        """Wait until this rank's device has made all calls. Raises: DistributedError: one has failed."""
+        if self._nccl is not None:
+            self._nccl.settle()
+
     def close(self, patience: float | None = None) -> None:
         """End the transports, after the calls that are on their way; patience: seconds for them."""
         if self._nccl is not None:
-            self._nccl.close()
+            self._nccl.close(patience)
         self._gloo.close(patience)
 
 

@@ -160,6 +160,8 @@ class DistributedDataParallel(Module):
         return present
 
     def _prepare(self) -> None:
+        if self._reducer is not None:
+            self._reducer.recover()
         present = self._present()
         known = self._known
         same = len(present) == len(known) and all(

@@ -11,9 +11,7 @@ def test_calls_on_a_stream(two_ranks: Ranks) -> None:
     two_ranks.run("captured.eager")
 
 
-@pytest.mark.parametrize(
-    ("norm", "num_eager", "optimizer"), [(False, 2, "SGD"), (False, 1, "AdamW"), (True, 2, "SGD")]
-)
+@pytest.mark.parametrize(("norm", "num_eager", "optimizer"), [(False, 2, "SGD"), (False, 1, "AdamW"), (True, 2, "SGD")])
 def test_a_captured_training_step(two_ranks: Ranks, norm: bool, num_eager: int, optimizer: str) -> None:
     numbers = two_ranks.run("captured.training", norm=norm, num_eager=num_eager, optimizer=optimizer)
     assert numbers[0] == numbers[1]

@@ -138,7 +138,10 @@ class Nccl:
     def _drain(self, patience: float) -> bool:
         """Wait until the device has made all calls, or one has failed. Returns: whether it has."""
         end = time.monotonic() + patience
-        events = [self._stream.record_event(), *[work.event for work in list(self._on_their_way)]]  # graphs have their own
+        events = [
+            self._stream.record_event(),
+            *[work.event for work in list(self._on_their_way)],
+        ]  # graphs have their own
         while self.failed is None and not all(event.query() for event in events):
             if time.monotonic() > end:
                 return False

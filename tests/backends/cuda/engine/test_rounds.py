@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.engine import tuner
+from genesis.backends.cuda.engine import rounds, tuner
 from genesis.backends.cuda.engine.tuner import Contest, Outcome
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from tests.backends.cuda.engine.fake_tuner import PROBLEM, Bench, FakeFamily, cudnn, install, ours, share_out
+from tests.backends.cuda.engine.fake_tuner import PROBLEM, REFERENCE, Bench, FakeFamily, cudnn, install, ours
 
 BUDGETS = (0.5, 1, 2, 3, 5, 8, 13, 20, 30, 45, 60)
 PROCESSORS = 8
@@ -55,15 +56,34 @@ class Network:
 Tune = Callable[[Network, float], dict[ConvProblem, Outcome]]
 
 
-@pytest.fixture(params=[True, False], ids=["processes", "threads"])
-def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Tune]:
-    install(monkeypatch, PROCESSORS, apart=request.param)
+@pytest.fixture
+def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
+    install(monkeypatch)
+    monkeypatch.setattr(tuner.os, "cpu_count", lambda: PROCESSORS)
+
+    def at_once(tasks: Sequence[Callable[[], None]]) -> None:
+        """Side by side: each on the processor that is free first."""
+        free = [Bench.now] * PROCESSORS
+        for task in tasks:
+            Bench.now = heapq.heappop(free)
+            task()
+            heapq.heappush(free, Bench.now)
+        Bench.now = max(free)
+
+    monkeypatch.setattr(tuner, "at_once", at_once)
 
     def run(network: Network, seconds: float) -> dict[ConvProblem, Outcome]:
         monkeypatch.setattr(families, "in_order", lambda problem: network.families[problem])
         Bench.start()
         contests = [Contest(CONV, problem, 1 << 20, count=count) for problem, count in network.counts.items()]
-        return share_out(contests, seconds)
+        kept: dict[ConvProblem, Outcome] = {}
+
+        def told(contest: Contest) -> None:
+            if contest.outcome is not None:
+                kept[contest.problem] = contest.outcome
+
+        rounds.share_out(contests, seconds, told)
+        return kept
 
     yield run
     Bench.start()

@@ -21,7 +21,7 @@ from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from tests.backends.cuda.engine.fake_tuner import PROBLEM, Bench, Fake, FakeFamily, cudnn, install, ours, share_out
+from tests.backends.cuda.engine.fake_tuner import PROBLEM, Bench, Fake, FakeFamily, cudnn, install, ours
 
 Tune = Callable[[list[Family], float], Outcome]
 
@@ -34,7 +34,10 @@ def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
     def run(given: list[Family], seconds: float) -> Outcome:
         monkeypatch.setattr(families, "FAMILIES", tuple(given))
         Bench.start()
-        return share_out([Contest(CONV, PROBLEM, 1 << 20)], seconds)[PROBLEM]
+        contest = Contest(CONV, PROBLEM, 1 << 20)
+        contest.visit(seconds)
+        assert contest.outcome is not None
+        return contest.outcome
 
     yield run
     Bench.start()

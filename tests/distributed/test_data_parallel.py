@@ -132,7 +132,3 @@ def test_a_backward_pass_that_failed_on_a_rank(two_ranks: Ranks, position: int, 
 def test_what_is_refused(make: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         make()
-
-
-def test_a_fused_torch_model_in_torchs_own(two_ranks: Ranks) -> None:
-    assert two_ranks.run("fused_in_torch") == [1, 1]

@@ -106,35 +106,28 @@ def job(data: Path, out: Path, ranks: int, restarts: int = 0, *options: str) -> 
         started.end()
 
 
-def killed(data: Path, out: Path, ranks: int, victim: int, after: float, number: int = 1) -> tuple[Job, int]:
-    """Kill a rank so many seconds after it has started, `number` times in a row. Returns: the job, and its status."""
-    with job(data, out, ranks, number) as started:
-        seen: set[int] = set()
-        for _ in range(number):
-            workers = _new_workers(started, seen)
-            if workers is None:
-                break
-            seen |= set(workers)
-            time.sleep(after)
-            if victim < len(workers) and workers[victim] in started.workers():
-                os.kill(workers[victim], signal.SIGKILL)
+def killed(data: Path, out: Path, ranks: int, victim: int, step: int, after: float) -> tuple[Job, int]:
+    """Kill a rank so many seconds after a step has been saved; 0: after it has started. Returns: the job, its status."""
+    with job(data, out, ranks, 1) as started:
+        while started.agent.poll() is None and not has_made(started, step):
+            time.sleep(0.01)
+        time.sleep(after)
+        workers = started.workers()
+        if len(workers) == ranks:
+            os.kill(workers[victim], signal.SIGKILL)
         return started, started.wait()
 
 
-def _new_workers(started: Job, seen: set[int]) -> list[int] | None:
-    """The ranks of the present start, once all are there; None: the job has ended."""
-    while started.agent.poll() is None:
-        workers = [pid for pid in started.workers() if pid not in seen]
-        if len(workers) == started.ranks:
-            return workers
-        time.sleep(0.02)
-    return None
+def has_made(started: Job, step: int) -> bool:
+    if step == 0:
+        return len(started.workers()) == started.ranks
+    return started.saved.exists() and checkpoint.load(started.saved)["step"] >= step
 
 
 def interrupted(data: Path, out: Path, ranks: int) -> Job:
     """Press Ctrl-C, which all processes of a terminal get, after a few steps."""
     with job(data, out, ranks) as started:
-        while not (started.saved.exists() and checkpoint.load(started.saved)["step"] >= 3):
+        while not has_made(started, 3):
             assert started.agent.poll() is None, started.log.read_text()
             time.sleep(0.05)
         os.killpg(started.agent.pid, signal.SIGINT)
@@ -185,12 +178,16 @@ def main(argv: list[str] | None = None) -> int:
         expected, seconds = state(alone.saved), time.monotonic() - alone.start
         print(f"undisturbed: {seconds:.1f} s, last loss {expected['history'][-1]['loss']}", flush=True)
         for number in range(arguments.kills):
-            victim, after = number % arguments.ranks, draw.random() * seconds
-            done, status = killed(data, root / f"killed-{number}", arguments.ranks, victim, after)
+            victim, step = number % arguments.ranks, draw.randrange(expected["step"])
+            after = draw.random() * (seconds if step == 0 else 0.1)
+            done, status = killed(data, root / f"killed-{number}", arguments.ranks, victim, step, after)
             took = time.monotonic() - done.start
             assert status == 0, done.log.read_text()
             assert_same(done.saved, expected)
-            print(f"kill {number}: rank {victim} after {after:.1f} s; done after {took:.1f} s, bit for bit", flush=True)
+            text = done.log.read_text()
+            assert "Signal 9" in text or "exitcode: -9" in text, text
+            where = f"rank {victim}, step {step} + {after:.2f} s"
+            print(f"kill {number}: {where}; done after {took:.1f} s, bit for bit", flush=True)
         stopped = interrupted(data, root / "interrupted", arguments.ranks)
         with job(data, root / "interrupted", arguments.ranks, 0, "--resume") as resumed:
             assert resumed.wait() == 0, resumed.log.read_text()

@@ -16,6 +16,7 @@ import numpy as np
 from genesis import dtypes
 from genesis.distributed.faults import Peers
 from genesis.distributed.gloo import Gloo
+from genesis.distributed.meeting import meet
 from genesis.distributed.transport import Call, Transport, Work
 from genesis.errors import DistributedError, DTypeError, describe
 from genesis.ndarray import CPU, Device, NDArray
@@ -145,7 +146,9 @@ def init_process_group(
 
     try:
         store.set_timeout(timedelta(seconds=seconds))
-        _present = ProcessGroup(distributed.PrefixStore("genesis", store), rank, world_size, backend, seconds, check)
+        place = distributed.PrefixStore("genesis", store)
+        own = distributed.PrefixStore(meet(place, rank, world_size, seconds), place)
+        _present = ProcessGroup(own, rank, world_size, backend, seconds, check)
     except RuntimeError as error:  # torch's, of a store or of gloo
         raise _not_met(op, rank, world_size, seconds, error) from error
 

@@ -107,7 +107,7 @@ def job(data: Path, out: Path, ranks: int, restarts: int = 0, *options: str) -> 
 
 
 def killed(data: Path, out: Path, ranks: int, victim: int, step: int, after: float) -> tuple[Job, int]:
-    """Kill a rank so many seconds after a step has been saved; 0: after it has started. Returns: the job, its status."""
+    """Kill a rank so long after a step has been saved; 0: after it has started. Returns: the job, its exit status."""
     with job(data, out, ranks, 1) as started:
         while started.agent.poll() is None and not has_made(started, step):
             time.sleep(0.01)

@@ -287,6 +287,32 @@ def different_modules(rank: int, size: int) -> str:
     raise AssertionError("no error")
 
 
+def bucket_order(rank: int, size: int) -> list[str]:
+    """A model that goes on with the order of another has its buckets, and makes the same bits."""
+    genesis.manual_seed(0)
+    first = DistributedDataParallel(convolutional(), bucket_cap_mb=1e-4)
+    assert first.bucket_order == []
+    inputs, targets = (mine(rank, size, each) for each in batch(0, "float32", image=True))
+    F.mse_loss(first(inputs), targets).backward()
+    order = first.bucket_order
+    assert sorted(order) == sorted(name for name, _ in first.module.named_parameters())
+    second = DistributedDataParallel(copy.deepcopy(first.module), bucket_cap_mb=1e-4)
+    second.bucket_order = order
+    for model in (first, second):
+        for parameter in model.parameters():
+            parameter.grad = None
+        F.mse_loss(model(inputs), targets).backward()
+        assert model.bucket_order == order
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert one.grad.tolist() == other.grad.tolist()
+    second.bucket_order = ["of another network"]
+    second(inputs)
+    assert second.bucket_order == []
+    return order
+
+
 def views(rank: int, size: int) -> bool:
     """Gradients are views of one flat array, which is reduced as it is."""
     model = DistributedDataParallel(dense())

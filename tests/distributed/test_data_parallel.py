@@ -42,6 +42,12 @@ def test_buckets_follow_the_first_backward_pass(two_ranks: Ranks) -> None:
     assert len(buckets) > 1
 
 
+def test_a_training_goes_on_with_its_buckets(four_ranks: Ranks) -> None:
+    orders = four_ranks.run("bucket_order")
+    assert orders[0][0].startswith("7.")
+    assert all(order == orders[0] for order in orders)
+
+
 def test_bits_are_equal_after_many_steps(two_ranks: Ranks) -> None:
     two_ranks.run("long_training")
 

@@ -31,11 +31,12 @@ class Reducer:
         find_unused: parameters may be without a gradient; else that is an error.
         dtype: in which gradients are sent; None: in their own.
         waits: send nothing before backward has ended.
+        order: the parameters' numbers as backward makes their gradients, if that is known already.
     """
 
     def __init__(
         self, group: ProcessGroup, named: Sequence[tuple[str, Parameter]], most_bytes: float, find_unused: bool,
-        dtype: DType | None, waits: bool,
+        dtype: DType | None, waits: bool, order: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._waits = waits
         self.group, self._most_bytes, self._find_unused, self._dtype = group, most_bytes, find_unused, dtype
@@ -45,12 +46,12 @@ class Reducer:
         self._next = 0  # the bucket to be sent
         self._arrived: list[int] = []  # in this backward pass, in their order
         self._order: list[int] | None = None  # of the first pass, until the buckets are in that order
-        self._is_first = True
+        self._is_first = not order
         self._hooks: list[HookHandle] = [
             parameter.register_post_accumulate_grad_hook(functools.partial(self._arrive, number))
             for number, parameter in enumerate(self.parameters)
         ]
-        self._fill(list(reversed(range(len(self.parameters)))))
+        self._fill(list(order or reversed(range(len(self.parameters)))))
 
     def close(self) -> None:
         """Leave the parameters alone."""
@@ -60,12 +61,24 @@ class Reducer:
     def reorder(self) -> None:
         """After the first backward pass, once: put the buckets in the order of rank 0's gradients."""
         if self._order is not None:
-            missing = [number for number in range(len(self.parameters)) if number not in set(self._order)]
-            order, self._order = self._order + missing, None
+            order, self._order = self._whole(self._order), None
             with outside(self.parameters[0].array.device):  # buckets outlive a graph that is being captured
                 self._fill(order)
 
+    @property
+    def order(self) -> list[int]:
+        """The parameters' numbers in the order of the buckets from the next pass on; none before the first."""
+        if self._is_first:
+            return []
+        return self._whole(self._order) if self._order is not None else self._filled
+
+    def _whole(self, order: list[int]) -> list[int]:
+        """An order with the parameters that it lacks at its end."""
+        present = set(order)
+        return order + [number for number in range(len(self.parameters)) if number not in present]
+
     def _fill(self, order: list[int]) -> None:
+        self._filled = order
         places = self.group.share([plan(self.parameters, order, self._most_bytes)])[0]
         buckets = [[Place(number, tuple(strides)) for number, strides in bucket] for bucket in places]
         self.buckets = [Bucket(bucket, self.parameters) for bucket in buckets]

@@ -26,7 +26,7 @@ from genesis.distributed.transport import Call, ReduceOp
 from genesis.distribution import install_command
 from genesis.errors import DeviceError, DistributedError, DTypeError, describe
 from genesis.ndarray import Device, NDArray
-from genesis.ndarray.capturing import Capture, capture_of
+from genesis.ndarray.capturing import GraphCapture, capture_of
 from genesis.ndarray.device import current_index
 from genesis.settings import settings
 
@@ -75,7 +75,7 @@ class Nccl:
         self._stream = streams.Stream(self.device.index, priority=-1)
         self.failed: DistributedError | None = None
         self._on_their_way: collections.deque[StreamWork] = collections.deque()
-        self._captures: weakref.WeakSet[Capture] = weakref.WeakSet()  # with calls of this communicator
+        self._captures: weakref.WeakSet[GraphCapture] = weakref.WeakSet()  # with calls of this communicator
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._look_after, name="genesis.distributed.nccl", daemon=True)
         self._watch.start()

@@ -7,6 +7,7 @@ python -m tests.distributed.kills --kills 20 --ranks 3
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import signal
@@ -177,17 +178,23 @@ def main(argv: list[str] | None = None) -> int:
             assert alone.wait() == 0, alone.log.read_text()
         expected, seconds = state(alone.saved), time.monotonic() - alone.start
         print(f"undisturbed: {seconds:.1f} s, last loss {expected['history'][-1]['loss']}", flush=True)
-        for number in range(arguments.kills):
+        number = 0
+        for attempt in itertools.count():
+            if number == arguments.kills:
+                break
             victim, step = number % arguments.ranks, draw.randrange(expected["step"])
             after = draw.random() * (seconds if step == 0 else 0.1)
-            done, status = killed(data, root / f"killed-{number}", arguments.ranks, victim, step, after)
+            done, status = killed(data, root / f"killed-{attempt}", arguments.ranks, victim, step, after)
             took = time.monotonic() - done.start
             assert status == 0, done.log.read_text()
             assert_same(done.saved, expected)
             text = done.log.read_text()
-            assert "Signal 9" in text or "exitcode: -9" in text, text
+            if "Signal 9" not in text and "exitcode: -9" not in text:
+                print("  it ended before the kill; once more", flush=True)
+                continue
             where = f"rank {victim}, step {step} + {after:.2f} s"
             print(f"kill {number}: {where}; done after {took:.1f} s, bit for bit", flush=True)
+            number += 1
         stopped = interrupted(data, root / "interrupted", arguments.ranks)
         with job(data, root / "interrupted", arguments.ranks, 0, "--resume") as resumed:
             assert resumed.wait() == 0, resumed.log.read_text()

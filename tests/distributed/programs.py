@@ -375,7 +375,7 @@ def die(rank: int, size: int, victim: int, call: str) -> tuple[float, str]:
 def late(rank: int, size: int, late_rank: int) -> str:
     """One rank does not come in time."""
     if rank == late_rank:
-        time.sleep(5)
+        time.sleep(8)
     try:
         dist.all_reduce(genesis.ones(3))
     except dist.DistributedError as error:

@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 
 from genesis.backends import flops
 from genesis.backends.dispatch import Capture as Capture
+from genesis.backends.dispatch import GraphCapture as GraphCapture
 from genesis.backends.signatures import Handle, NewHandle
 from genesis.backends.signatures import Number as Number
 from genesis.backends.signatures import Operand as Operand
@@ -85,7 +86,7 @@ def synchronize(device_index: int = 0) -> None: """Wait until all that was launc
 @op(idle=True)
 def current_stream(device_index: int = 0) -> int: """The queue that this thread launches on, as a number; 0 on the CPU, which has none."""; ...
 @op(idle=True)
-def capture(device_index: int = 0) -> Capture | None: """The capture of a CUDA graph that takes in what this thread launches; None: it is run."""; ...
+def capture(device_index: int = 0) -> GraphCapture | None: """The capture of a CUDA graph that takes in what this thread launches; None: it is run."""; ...
 @op(idle=True)
 def record_stream(x: Handle, stream: int) -> None: """x's memory is used on this queue too: it is reused only after what the queue has been given by then."""; ...
 @op(idle=True)

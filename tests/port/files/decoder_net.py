@@ -1,5 +1,7 @@
 """A causal language model with rotary positions, grouped heads, gated layers and a cache of keys, as LLaMA's code."""
 
+# ruff: noqa: UP006, UP035, UP045 (as people write it)
+
 import inspect
 import math
 from typing import List, Optional, Tuple

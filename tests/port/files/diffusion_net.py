@@ -1,5 +1,7 @@
 """A U-Net that predicts noise, with time embeddings and cross attention, and a noise schedule, as diffusers' code."""
 
+# ruff: noqa: UP007, UP045 (as people write it)
+
 import math
 from typing import Optional, Union
 

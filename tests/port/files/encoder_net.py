@@ -1,5 +1,7 @@
 """A bidirectional text encoder with masked tokens, in the style of BERT's public code."""
 
+# ruff: noqa: UP006, UP035, UP045 (as people write it)
+
 import math
 from dataclasses import dataclass
 from typing import Optional, Tuple

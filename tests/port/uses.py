@@ -103,7 +103,7 @@ def public_part(name: str) -> str | None:
         if path == "torch.Tensor":
             method = name.removeprefix(path).split(".")[1:2]
             return f"{path}.{method[0]}" if method and hasattr(torch.Tensor, method[0]) else path
-        if not names.in_pytorch(module, part):
+        if part.startswith("__") or not names.in_pytorch(module, part):
             return None
         if not names.is_module(path):
             return path
@@ -119,8 +119,10 @@ def is_there(name: str) -> bool:
             return hasattr(space, part)
         try:
             space = facade.member(space._torch_name, part)
-        except ImportError:  # it needs a package that is not installed here
-            return True
+        except ImportError as error:
+            if not names.lacks_package(error):
+                raise
+            return True  # it needs a package that is not installed here
     return not isinstance(space, Found)
 
 

@@ -26,8 +26,8 @@ def redirecting_import(
 ) -> Any:
     """The __import__ of redirected modules: as Python's, but modules of PyTorch's are facades."""
     if level or not is_pytorch(name):
-        module = plain_import(name, globals, locals, fromlist, level)
-        return redirecting_importlib() if module is importlib else module
+        found = plain_import(name, globals, locals, fromlist, level)
+        return redirecting_importlib() if found is importlib else found
     frame = sys._getframe(1)
     module: Any = facade("torch")
     for part in name.split(".")[1:]:

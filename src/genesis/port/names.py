@@ -36,6 +36,7 @@ SOURCES: dict[str, tuple[str, ...]] = {  # beside the module of the same name
     "torch.utils.data": ("genesis.data",),
     "torch.utils.data.dataloader": ("genesis.utils.data", "genesis.data"),
     "torch.utils.data.dataset": ("genesis.utils.data", "genesis.data"),
+    "torch.utils.data.distributed": ("genesis.data",),
     "torch.utils.data.sampler": ("genesis.utils.data", "genesis.data"),
 }
 _FLAT = "torch.nn.modules."  # its files: all that they define is in genesis.nn
@@ -69,6 +70,11 @@ def source_names(module: str) -> tuple[str, ...]:
     if stand_in in _stand_ins():
         found.append(f"{stand_ins.__name__}.{stand_in}")
     return tuple(found)
+
+
+def lacks_package(error: ImportError) -> bool:
+    """Whether a namespace could not be loaded for want of someone else's package."""
+    return not (error.name or "").startswith("genesis")
 
 
 @functools.cache

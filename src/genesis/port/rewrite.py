@@ -87,8 +87,10 @@ def home(module: str, name: str) -> str:
         return own
     try:
         value = names.find(module, name)
-    except ImportError:  # it needs a package that is not installed here
-        return own
+    except ImportError as error:
+        if not names.lacks_package(error):
+            raise
+        return own  # it needs a package that is not installed here
     for space in names.sources(module):
         if not isinstance(value, Found) and getattr(space, name, None) is value:
             return space.__name__

@@ -82,7 +82,9 @@ def missing_part(name: str) -> str | None:
             return None  # an attribute of an object: Genesis' own matter
         try:
             space = facade.member(space._torch_name, part)
-        except ImportError:
+        except ImportError as error:
+            if not names.lacks_package(error):
+                raise
             return None  # it needs a package that is not installed here
         if space is Found.MISSING:
             return path
@@ -101,8 +103,10 @@ def is_elsewhere(name: str) -> bool:
         try:
             here = getattr(space, part, None)
             is_same = here is not None and names.find(path, part) is here
-        except ImportError:  # it needs a package that is not installed here
-            return False
+        except ImportError as error:
+            if not names.lacks_package(error):
+                raise
+            return False  # it needs a package that is not installed here
         if not is_same:
             return missing_part(name) is None
         path, space = f"{path}.{part}", here

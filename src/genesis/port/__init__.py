@@ -10,8 +10,10 @@ script.py       a script or a module run so
 processes.py    the processes that it starts
 scan.py         the names of PyTorch's that a source file imports and uses
 rewrite.py      the imports of a source file rewritten
+notebook.py     those of a notebook
 """
 
+from genesis.port.notebook import rewrite_notebook as rewrite_notebook
 from genesis.port.redirect import redirected as redirected
 from genesis.port.rewrite import rewrite as rewrite
 from genesis.port.script import run_module as run_module

@@ -7,6 +7,7 @@ stand_ins/      names that have no counterpart, and hardly need one: scripting, 
 advice.py       what to do instead of a name that is missing
 redirect.py     modules whose imports of torch give facades; everything else keeps its torch
 script.py       a script or a module run so
+main_module.py  the main module of such a run
 processes.py    the processes that it starts
 scan.py         the names of PyTorch's that a source file imports and uses
 rewrite.py      the imports of a source file rewritten

@@ -11,12 +11,10 @@ import multiprocessing.spawn
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from genesis.port.main_module import Main, execute
 from genesis.port.redirect import RedirectingFinder
-
-if TYPE_CHECKING:
-    from genesis.port.script import Main
 
 _plain_data: Callable[[str], dict[str, Any]] = multiprocessing.spawn.get_preparation_data
 
@@ -53,8 +51,6 @@ def redirect(redirection: Redirection) -> None:
 
 def _prepare(data: dict[str, Any], redirection: Redirection) -> dict[str, Any]:
     """Prepare a new process as multiprocessing does, with the main module redirected."""
-    from genesis.port.script import execute
-
     multiprocessing.spawn.prepare(data)
     redirect(redirection)
     is_package = redirection.main is not None and (redirection.main.module or "").endswith("__main__")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from genesis.errors import describe
 from genesis.port import processes
+from genesis.port.main_module import Main, execute, spec_of
 from genesis.port.redirect import NEVER
 
 

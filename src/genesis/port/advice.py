@@ -24,7 +24,7 @@ ADVICE = {
     "torch.nn.Lazy": "Genesis has no layers that learn their sizes from the first input; give them",
     "torch.optim.SparseAdam": "Genesis has no sparse gradients; use Adam",
 }
-for _name in ("complex32", "complex64", "complex128", "polar", "view_as_complex", "view_as_real"):
+for _name in ("complex32", "complex64", "complex128", "fft", "polar", "view_as_complex", "view_as_real"):
     ADVICE[f"torch.{_name}"] = ADVICE["torch.complex"]
 for _name in ("BatchNorm3d", "MaxPool3d", "AvgPool3d", "ConvTranspose3d", "InstanceNorm3d", "AdaptiveAvgPool3d"):
     ADVICE[f"torch.nn.{_name}"] = ADVICE["torch.nn.Conv3d"]

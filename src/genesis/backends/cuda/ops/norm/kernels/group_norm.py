@@ -282,26 +282,27 @@ def _group_gradients_kernel(
     and bias."""
     num_channels = num_groups * per_group
     if tl.program_id(0) < num_programs:
-        rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-        row_mask = rows < num_samples * num_groups
-        group = rows % num_groups * per_group
-        average = tl.zeros((BLOCK_ROWS, BLOCK_MEMBERS), COMPUTE)
-        slope = tl.zeros((BLOCK_ROWS, BLOCK_MEMBERS), COMPUTE)
-        for first in range(0, per_group, BLOCK_MEMBERS):
-            members = first + tl.arange(0, BLOCK_MEMBERS)
-            mask = row_mask[:, None] & (members < per_group)[None, :]
-            channels = group[:, None] + members[None, :]
-            at = (rows // num_groups * 2 * num_channels)[:, None] + channels
-            sums = tl.load(sums_ptr + at, mask=mask, other=0)
-            products = tl.load(sums_ptr + at + num_channels, mask=mask, other=0)
-            if weight_ptr is not None:
-                weight = tl.load(weight_ptr + channels, mask=mask, other=0).to(COMPUTE)
-                sums = libdevice.mul_rn(sums, weight)
-                products = libdevice.mul_rn(products, weight)
-            average += sums
-            slope += products
-        tl.store(average_ptr + rows, tl.sum(average, 1) * scale, mask=row_mask)
-        tl.store(slope_ptr + rows, tl.sum(slope, 1) * scale, mask=row_mask)
+        if average_ptr is not None:  # else there are no such programs
+            rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+            row_mask = rows < num_samples * num_groups
+            group = rows % num_groups * per_group
+            average = tl.zeros((BLOCK_ROWS, BLOCK_MEMBERS), COMPUTE)
+            slope = tl.zeros((BLOCK_ROWS, BLOCK_MEMBERS), COMPUTE)
+            for first in range(0, per_group, BLOCK_MEMBERS):
+                members = first + tl.arange(0, BLOCK_MEMBERS)
+                mask = row_mask[:, None] & (members < per_group)[None, :]
+                channels = group[:, None] + members[None, :]
+                at = (rows // num_groups * 2 * num_channels)[:, None] + channels
+                sums = tl.load(sums_ptr + at, mask=mask, other=0)
+                products = tl.load(sums_ptr + at + num_channels, mask=mask, other=0)
+                if weight_ptr is not None:
+                    weight = tl.load(weight_ptr + channels, mask=mask, other=0).to(COMPUTE)
+                    sums = libdevice.mul_rn(sums, weight)
+                    products = libdevice.mul_rn(products, weight)
+                average += sums
+                slope += products
+            tl.store(average_ptr + rows, tl.sum(average, 1) * scale, mask=row_mask)
+            tl.store(slope_ptr + rows, tl.sum(slope, 1) * scale, mask=row_mask)
     else:
         channels = (tl.program_id(0) - num_programs) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
         channel_mask = channels < num_channels

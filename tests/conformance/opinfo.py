@@ -22,7 +22,7 @@ ALL_DTYPES = {*surface.ALL_DTYPES, *(name for name in _MORE if name not in surfa
 WITH_ERRORS = [name for name in NAMES if any(op.error_inputs_func for op in OPS.get(name, ()))]
 ITS_WARNINGS = (
     "ignore:Using padding='same'", "ignore:reduction. 'mean' divides", "ignore:.*upsample",
-    "ignore:linear_cross_entropy",
+    "ignore:linear_cross_entropy", "ignore:Using torch.cross", "ignore:torch.cholesky", "ignore:torch.searchsorted",
 )  # fmt: skip  # PyTorch's own, in its samples
 
 

@@ -94,9 +94,21 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
 }
 
+
+def _by_singular_values(sample: Any) -> bool:
+    """Is it the norm of a matrix that needs its singular values?"""
+    order, dim = (*sample.args, None)[0] if sample.args else sample.kwargs.get("ord"), _option(sample, 1, "dim", None)
+    of_matrix = sample.input.ndim == 2 if dim is None else isinstance(dim, tuple) and len(dim) == 2
+    return order == "nuc" or (order in (2, -2) and of_matrix)
+
+
 # name → (what we refuse on purpose, whether a sample asks for it); docs/deviations.md lists the same names.
 DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "norm": ('`p="nuc"` needs singular values, which no backend has', lambda sample: "nuc" in _values(sample)),
+    **dict.fromkeys(
+        ("linalg.norm", "linalg.matrix_norm"),
+        ("orders 2, −2 and `nuc` of a matrix need singular values", _by_singular_values),
+    ),
     "scatter": ("`reduce=`; use `scatter_add`", lambda sample: "reduce" in sample.kwargs),
     "nn.functional.batch_norm": ("a 1-d input, which has no channels", lambda sample: sample.input.ndim < 2),
 }
@@ -122,6 +134,7 @@ TAKEN = words("clamp_min clamp_max __radd__ __rand__ __rmul__ __ror__ __rxor__")
 
 # Ops whose 16-bit samples have no one right answer on another device, and why.
 NOT_IN_16_BITS = {
+    "nextafter": "CUDA has no such function, and refuses it",
     "topk": "the samples have equal elements, which come in any order",
     "sort": "the samples have equal elements, which come in any order",
     "argsort": "the samples have equal elements, which come in any order",

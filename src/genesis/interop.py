@@ -134,7 +134,7 @@ def load_torch(path: Source, device: str | Device | None = None) -> Any:
 
 
 def read_torch(path: str, file: BinaryIO, device: Device) -> Any:
-    """What torch.save() wrote to a file that is open; path is its name in messages. See load_torch."""
+    """Read what torch.save() wrote to a file that is open; path is its name in messages. See load_torch."""
     import torch
 
     is_safetensors = kind_of_start(file.read(9)) == "safetensors"

@@ -43,6 +43,12 @@ class Tensor(Draws):
 
     Functions make one: `genesis.tensor`, `genesis.zeros`, … Methods that F has too are described there.
 
+    Args:
+        data: sizes, or one sequence, array or tensor, whose values become the default float dtype.
+        requires_grad: whether gradients accumulate in it.
+        device: where it lies; the CPU by default.
+    Raises: DTypeError: data is neither.
+
     Example:
         >>> x = genesis.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
         >>> x.shape, x.ndim, x.dim(), x.numel(), x.size(-1)
@@ -66,7 +72,7 @@ class Tensor(Draws):
     def __init__(
         self, *data: Any, requires_grad: bool = False, device: Device | str | None = None
     ) -> None:  # fmt: skip
-        """As PyTorch's Tensor: an uninitialised tensor of some sizes, or the values of a sequence.
+        """Make, as PyTorch's Tensor does, an uninitialised tensor of some sizes, or the values of a sequence.
 
         Args:
             data: sizes, or one sequence, array or tensor, whose values become the default float dtype.

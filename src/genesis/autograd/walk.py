@@ -114,7 +114,8 @@ def grad(
         create_graph: record the gradients' own graph, so that they can be differentiated; retain_graph follows it.
         allow_unused: give None for an input that has no part in outputs.
         is_grads_batched: not supported; NotImplementedError.
-        materialize_grads: give zeros for it. Also only_inputs=True, for PyTorch's old scripts.
+        materialize_grads: give zeros for it.
+        deprecated: only_inputs=True, which old scripts give.
     Returns: a gradient for each input, in its shape and dtype.
     Raises: GraphError: an input has no part in the outputs; allow_unused gives None then, materialize_grads zeros.
         NotImplementedError: create_graph, where an op has no gradient of its gradient.

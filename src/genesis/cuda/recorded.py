@@ -147,7 +147,7 @@ class Captured:
             ]
 
     def seconds(self) -> float | None:
-        """What the latest replay that was timed took on the device."""
+        """Give the time of the latest replay that was timed, on the device."""
         return None if self._marks is None else clock.seconds_between(*self._marks)
 
     def copy_back(self, inputs: Sequence[DeviceArray], first: int) -> None:

@@ -123,7 +123,7 @@ def _range(count: int, like: Tensor) -> Tensor:
 
 
 def _counted(input: Tensor, padding_idx: int | None) -> Tensor:
-    """Which indices count."""
+    """Return which indices count."""
     return input._like(input.array.ne(-1 if padding_idx is None else padding_idx))
 
 

@@ -77,7 +77,7 @@ def ctc_loss(
 
 
 class Labels(NamedTuple):
-    """What a batch is to say, on the host."""
+    """Holds what a batch is to say, on the host."""
 
     steps: np.ndarray  # (N,): how many steps of each sample count
     targets: np.ndarray  # (N,): how many labels each has

@@ -183,7 +183,7 @@ class Compiled(abc.ABC):
         warnings.warn(message, RuntimeWarning, stacklevel=depth)
 
     def _arena(self, device: Device) -> Arena | None:
-        """What the recordings on a device share; None on the CPU, where each array is allocated as it is needed."""
+        """Return what the recordings on a device share; None on the CPU, where arrays are allocated as needed."""
         if device is CPU:
             return None
         if device not in self._arenas:
@@ -253,7 +253,7 @@ class Entry(abc.ABC):
 
     @abc.abstractmethod
     def report(self) -> RecordingReport:
-        """Of its recording, which there is."""
+        """Ask its recording, which there is."""
 
     def _report(self, recording: Recording, captured: Captured | None = None) -> RecordingReport:
         seconds = self.seconds / self.num_replays if self.num_replays else None

@@ -10,8 +10,9 @@ from genesis import dtypes
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import Call, at_once
 from genesis.ndarray import NDArray, call_of, ops
+from genesis.optim.arrays import zeros_like
 from genesis.optim.capturable import count_apart, refusal_of_count
-from genesis.optim.optimizer import Batch, Optimizer, State, zeros_like
+from genesis.optim.optimizer import Batch, Optimizer, State
 from genesis.optim.options import Entries, Group, as_number, require_number
 from genesis.tensor import Tensor
 

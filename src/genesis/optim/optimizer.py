@@ -16,7 +16,8 @@ from genesis.callsite import user_line
 from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import Device, NDArray
-from genesis.ndarray.capturing import Capture, capture_of, lasting, outside, replays
+from genesis.ndarray.capturing import Capture, capture_of, replays
+from genesis.optim.arrays import in_order_of, zeros_like
 from genesis.optim.capturable import Captured
 from genesis.optim.hooks import Hooked
 from genesis.optim.hooks import register_optimizer_step_post_hook as register_optimizer_step_post_hook
@@ -417,32 +418,6 @@ class Optimizer(Hooked):
         own = zeros_like(array if shape == array.shape else NDArray.empty(shape, array.dtype, array.device))
         own.copy_into(tensor.array.to_device(own.device))
         return Tensor(own)
-
-
-# --- arrays beside a parameter --------------------------------------------------------------------------------------
-
-
-def zeros_like(array: NDArray) -> NDArray:
-    """Zeros in the shape, dtype and memory order of array."""
-    return full_like(array, 0)
-
-
-def full_like(array: NDArray, value: float) -> NDArray:
-    """An entry of a state, full of value; not that of a CUDA graph, which would make it anew in each replay."""
-    with outside(array.device):
-        full = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
-        full.copy_into(value)
-    return lasting(full)
-
-
-def in_order_of(array: NDArray, other: NDArray) -> NDArray:
-    """array, or a copy of it whose elements have the memory order of other's."""
-    strides = other.strides
-    if array.strides == strides or shapes.equivalent(array.shape, array.strides, strides):
-        return array
-    ordered = NDArray.empty(array.shape, array.dtype, array.device, strides)
-    ordered.copy_into(array)
-    return ordered
 
 
 @functools.lru_cache(maxsize=4096)

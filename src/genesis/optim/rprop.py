@@ -7,8 +7,9 @@ from typing import NamedTuple, Unpack
 
 from genesis.errors import describe
 from genesis.ndarray import NDArray
+from genesis.optim.arrays import full_like
 from genesis.optim.composed import Composed, Update, require_pair
-from genesis.optim.optimizer import Params, full_like
+from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
 

@@ -20,14 +20,14 @@ _plain_data: Callable[[str], dict[str, Any]] = multiprocessing.spawn.get_prepara
 
 
 class Redirection:
-    """What is redirected: the modules of packages, those found in folders, and the main one."""
+    """Holds what is redirected: the modules of packages, those found in folders, and the main one."""
 
     def __init__(self, packages: tuple[str, ...], folders: tuple[Path, ...], main: Main | None) -> None:
         self.packages, self.folders, self.main = packages, folders, main
 
 
 class _Preparation(dict[str, Any]):
-    """What prepares a process; unpickled, an empty dictionary, as all is done."""
+    """Prepares a process; unpickled, an empty dictionary, as all is done."""
 
     redirection: Redirection
 

@@ -68,7 +68,7 @@ def _find(node: fx.Node, activation_of: Callable[[fx.Node], str | None]) -> Grou
 
 
 def _arguments(node: fx.Node) -> list[Any]:
-    """Those of _NAMES."""
+    """Return those of _NAMES."""
     given = dict(zip(_NAMES, node.args, strict=False))
     every = {"weight": None, "bias": None, "eps": 1e-5, **given, **node.kwargs}
     return [every.get(name) for name in _NAMES]

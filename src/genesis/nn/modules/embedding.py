@@ -114,6 +114,7 @@ class EmbeddingBag(Module):
         embedding_dim: E, size of each.
         max_norm, norm_type, scale_grad_by_freq, sparse: as in `nn.Embedding`.
         mode: "mean", "sum" or "max".
+        _weight: (V, E), values of the parameter in place of drawn ones.
         include_last_offset: offsets has one more entry, the end of the last bag.
         padding_idx: index of a vector that starts at zero, counts in no bag, and gets no gradient.
         device, dtype: of the parameter.

@@ -77,11 +77,11 @@ class ParameterList(_Collection):
         if values is not None:
             self.extend(values)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Parameter]:
         return (self._get(key) for key in list(self._keys))
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> Parameter: ...
     @overload
     def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Self: ...
     def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> Any:

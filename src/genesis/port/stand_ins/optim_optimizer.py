@@ -46,7 +46,7 @@ def _get_value(x: Any) -> Any:
 
 
 def _stack_if_compiling(x: Any) -> Any:
-    """What is given: nothing is compiled."""
+    """Return what is given: nothing is compiled."""
     return x
 
 

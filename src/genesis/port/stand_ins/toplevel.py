@@ -86,12 +86,12 @@ def get_autocast_dtype(device_type: str) -> Any:
 
 
 def get_autocast_cpu_dtype() -> Any:
-    """That of the CPU. See get_autocast_dtype."""
+    """Return that of the CPU. See get_autocast_dtype."""
     return get_autocast_dtype("cpu")
 
 
 def get_autocast_gpu_dtype() -> Any:
-    """That of the GPU. See get_autocast_dtype."""
+    """Return that of the GPU. See get_autocast_dtype."""
     return get_autocast_dtype("cuda")
 
 
@@ -174,7 +174,7 @@ newaxis = None
 
 
 def set_flush_denormal(mode: bool) -> bool:
-    """As PyTorch's: its threads compute on the CPU."""
+    """Do as PyTorch's: its threads compute on the CPU."""
     return torch.set_flush_denormal(mode)
 
 

@@ -87,7 +87,7 @@ class Processes:
                 return
 
     def drop(self) -> None:
-        """What has not been begun is not compiled."""
+        """Drop what has not been begun."""
         self._queue.clear()
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class Threads:
                 ticket.seconds = future.result()
 
     def drop(self) -> None:
-        """What has not been begun is not compiled."""
+        """Drop what has not been begun."""
         for future in self._running:
             future.cancel()
         self._running.clear()

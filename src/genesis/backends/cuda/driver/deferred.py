@@ -51,7 +51,7 @@ class Compilers(Protocol):
 
 
 class NotCompiledYet(BaseException):
-    """What a ticket is for has to be waited for. No Exception: who handles errors of a kernel must not take it for one.
+    """Signal that a ticket's kernel has to be waited for. No Exception: who handles errors of a kernel must not take it for one.
 
     Code that it passes through can be called again.
     """

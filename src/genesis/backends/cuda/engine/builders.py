@@ -75,7 +75,7 @@ class Builders:
 
     @property
     def num_compiled(self) -> int:
-        """What others compiled for these jobs."""
+        """Return what others compiled for these jobs."""
         return sum(ticket.seconds > 0 for ticket in self._tickets.values())
 
     @property

@@ -17,7 +17,7 @@ _logger = logging.getLogger("genesis.tuning")
 
 
 class Progress:
-    """Of the contests of a session."""
+    """Progress of the contests of a session."""
 
     def __init__(self, contests: Sequence[AnyContest], deadline: float, file: TextIO | None) -> None:
         """file: where the line goes if it is a terminal; None: nowhere."""

@@ -225,7 +225,7 @@ class Contest(Generic[P]):
         return self._has_reference and not self._has_basics
 
     def _at_hand(self) -> list[Candidate[P]]:
-        """What can be measured without a compiler. What builds slowly waits for all that is in front of it."""
+        """Return what can be measured without a compiler. What builds slowly waits for all that is in front of it."""
         found: list[Candidate[P]] = []
         for place, candidate in enumerate(self._waiting[:_WINDOW]):
             if candidate.builds_slowly:

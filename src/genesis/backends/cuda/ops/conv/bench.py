@@ -31,7 +31,7 @@ def prepare_reference(problem: ConvProblem) -> None:
 
 
 def rehearsals(problem: ConvProblem) -> dict[str, Callable[[], object]]:
-    """What a bench runs beside candidates, each step by itself: otherwise each waits for the last one's compiler."""
+    """Return what a bench runs beside candidates, step by step: otherwise each waits for the last one's compiler."""
     p, wide = problem, dtypes.float64
 
     def blank(shape: Shape, dtype: DType) -> DeviceArray:

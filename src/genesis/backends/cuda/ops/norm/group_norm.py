@@ -50,7 +50,7 @@ class _Shape(NamedTuple):
 
     @property
     def steps(self) -> tuple[int, int, int, int]:
-        """As the kernels of two passes take them."""
+        """Arrange them as the kernels of two passes take them."""
         return self.num_places, self.num_channels, self.place_step, self.channel_step
 
     def whole(self, x: Layout) -> dict[str, int] | None:
@@ -95,7 +95,7 @@ class _Splits(NamedTuple):
 
 
 def _splits(shape: _Shape, tile: dict[str, int], device: int, resident: int) -> _Splits:
-    """As many as run at once: resident of them on each multiprocessor, for a last wave would run nearly alone."""
+    """Return as many as run at once, resident on each multiprocessor: a last wave would run nearly alone."""
     beside = shape.num_samples * -(-shape.num_channels // tile["BLOCK_CHANNELS"])
     num_tiles = -(-shape.num_places // tile["BLOCK_PLACES"])
     wanted = max(1, min(programs(device) * resident // 8 // beside, num_tiles // _LEAST_TILES))

@@ -70,6 +70,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"amsgrad": True}, "AdamW": {}, "LARS": {"lr": 0.1},
     "RMSprop": {"momentum": 0.9, "centered": True}, "Adagrad": {"lr_decay": 0.1}, "Adadelta": {"rho": 0.8},
     "Adamax": {}, "NAdam": {"weight_decay": 0.1}, "RAdam": {}, "Rprop": {}, "ASGD": {"t0": 2}, "Adafactor": {},
+    "Muon": {},
     "LBFGS": {"line_search_fn": "strong_wolfe", "max_iter": 3},
 }  # fmt: skip
 

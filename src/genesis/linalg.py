@@ -252,7 +252,7 @@ def slogdet(A: Tensor) -> tuple[Tensor, Tensor]:
         (-1.0, 0.0)
     """
     _square("slogdet", A)
-    pivots = _eliminated("slogdet", A, None)[1]
+    pivots = _eliminated("slogdet", A, None)[1] if A.shape[-1] else A.sum(-1)  # of nothing: 1, whose logarithm is 0
     return pivots.detach().sign().prod(-1), pivots.abs().log().sum(-1)
 
 

@@ -29,12 +29,6 @@ class _Kernels(NamedTuple):
     pointwise: Callable[[float], tuple[str, list[float], str]] | None = None
 
 
-def _hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
-    if x.dtype is torch.float64:  # for which torch takes 1/6 in float32, too
-        return torch.where((x > -3) & (x < 3), grad / 6, 0.0)
-    return aten.hardsigmoid_backward(grad, x)
-
-
 _KERNELS = {
     "relu": _Kernels(
         lambda x, _: x.relu_(), lambda grad, y, _: aten.threshold_backward(grad, y, 0),
@@ -63,7 +57,7 @@ _KERNELS = {
         pointwise=lambda _: ("hardswish", [], ""),
     ),
     "hardsigmoid": _Kernels(
-        lambda x, _: F.hardsigmoid(x), lambda grad, x, _: _hardsigmoid_backward(grad, x),
+        lambda x, _: F.hardsigmoid(x), lambda grad, x, _: aten.hardsigmoid_backward(grad, x),
         pointwise=lambda _: ("hardsigmoid", [], ""),
     ),
     "sigmoid": _Kernels(lambda x, _: x.sigmoid_(), lambda grad, y, _: aten.sigmoid_backward(grad, y)),

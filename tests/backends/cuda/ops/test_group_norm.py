@@ -114,7 +114,8 @@ def test_activations(
     force(monkeypatch, passes)
     x = in_order(randn(2, 6, 3, 5), "channels last")
     run(cuda, put, get, x, 2, activation)
-    run(cuda, put, get, x.double(), 2, activation, affine=False)
+    if activation != "hardsigmoid":  # whose derivative PyTorch takes for 1/6 in float32, also in float64
+        run(cuda, put, get, x.double(), 2, activation, affine=False)
 
 
 @pytest.mark.parametrize("order", ORDERS)

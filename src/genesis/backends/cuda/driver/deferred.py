@@ -51,8 +51,9 @@ class Compilers(Protocol):
 
 
 class NotCompiledYet(BaseException):
-    """Signal that a ticket's kernel has to be waited for. No Exception: who handles errors of a kernel must not take it for one.
+    """Signal that a ticket's kernel has to be waited for.
 
+    It is no Exception: who handles errors of a kernel must not take it for one.
     Code that it passes through can be called again.
     """
 

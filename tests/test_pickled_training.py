@@ -70,7 +70,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"amsgrad": True}, "AdamW": {}, "LARS": {"lr": 0.1},
     "RMSprop": {"momentum": 0.9, "centered": True}, "Adagrad": {"lr_decay": 0.1}, "Adadelta": {"rho": 0.8},
     "Adamax": {}, "NAdam": {"weight_decay": 0.1}, "RAdam": {}, "Rprop": {}, "ASGD": {"t0": 2}, "Adafactor": {},
-    "Muon": {},
     "LBFGS": {"line_search_fn": "strong_wolfe", "max_iter": 3},
 }  # fmt: skip
 
@@ -79,7 +78,9 @@ def test_every_optimizer_is_there() -> None:
     classes = {
         name for name, kind in vars(optim).items() if inspect.isclass(kind) and issubclass(kind, optim.Optimizer)
     }
-    assert classes - {"Optimizer"} == set(OPTIMIZERS)
+    assert classes - {"Optimizer", "Muon"} == set(
+        OPTIMIZERS
+    )  # Muon takes matrices alone, which these networks have not
 
 
 def step(net: nn.Module, optimizer: optim.Optimizer, schedule: Any, scaler: Any, seed: int) -> None:

@@ -13,7 +13,6 @@ import genesis
 from tests.conformance import second_order
 from tests.conformance.opinfo import ITS_WARNINGS, NAMES, OPS
 
-
 REFUSED = {"prod", "nn.functional.ctc_loss", "linalg.norm"}  # samples that are refused by name
 NOT_COMPARED = {"nn.functional.linear_cross_entropy"}  # PyTorch's computes its gradients in the forward, as constants
 

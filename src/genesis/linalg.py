@@ -253,7 +253,7 @@ def slogdet(A: Tensor) -> tuple[Tensor, Tensor]:
     """
     _square("slogdet", A)
     pivots = _eliminated("slogdet", A, None)[1] if A.shape[-1] else A.sum(-1)  # of nothing: 1, whose logarithm is 0
-    return pivots.detach().sign().prod(-1), pivots.abs().log().sum(-1)
+    return pivots.sign().prod(-1), pivots.abs().log().sum(-1)
 
 
 def logdet(A: Tensor) -> Tensor:

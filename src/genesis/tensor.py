@@ -74,11 +74,6 @@ class Tensor(Draws):
     ) -> None:  # fmt: skip
         """Make, as PyTorch's Tensor does, an uninitialised tensor of some sizes, or the values of a sequence.
 
-        Args:
-            data: sizes, or one sequence, array or tensor, whose values become the default float dtype.
-            requires_grad: whether gradients accumulate in it.
-            device: where it lies.
-
         Example:
             >>> genesis.Tensor(2, 3).shape, genesis.Tensor([1, 2])
             ((2, 3), tensor([1., 2.]))

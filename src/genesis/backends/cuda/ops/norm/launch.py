@@ -282,8 +282,13 @@ def group_norm_backward(
     x, weight, bias, mean, inverse_std = saved
     if not x.size:
         dtype = x.dtype if weight is None else weight.dtype
-        zeros = (storage.full((x.shape[1],), 0.0, dtype, x.device_index) if need else None for need in needs[1:])
-        return new(dense_like(x.layout)) if needs[0] else None, *zeros
+        values = math.nan if x.shape[0] else 0.0, 0.0  # of groups without elements, and of none: PyTorch's
+        shape = (x.shape[1],)
+        sums = [
+            storage.full(shape, value, dtype, x.device_index) if need else None
+            for value, need in zip(values, needs[1:], strict=True)
+        ]
+        return new(dense_like(x.layout)) if needs[0] else None, *sums
     x = groups.ordered(x)
     parameters = (contiguous(weight), None if activation is None else contiguous(bias))
     known = (contiguous(mean), contiguous(inverse_std))

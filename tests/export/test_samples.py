@@ -45,7 +45,8 @@ SOME_REFUSED = {
 NO_KERNEL = {"bfloat16"}  # ONNX Runtime's results in bfloat16 have no NumPy dtype
 NO_SAMPLES = {  # with floating operands, among the small ones that are not empty
     "__rand__", "__ror__", "__rxor__", "bincount", "bitwise_left_shift", "bitwise_right_shift", "broadcast_shapes",
-    "cat", "cholesky", "nn.functional.ctc_loss", "nn.functional.fractional_max_pool2d", "linalg.cholesky", "linalg.inv", "linalg.multi_dot", "linalg.solve", "linalg.solve_triangular",
+    "cat", "cholesky", "nn.functional.ctc_loss", "nn.functional.fractional_max_pool2d",
+    "linalg.cholesky", "linalg.inv", "linalg.multi_dot", "linalg.solve", "linalg.solve_triangular",
     "nn.functional.bilinear", "scalar_tensor", "slice_scatter", "tril_indices", "triu_indices",
 }  # fmt: skip
 NAMES = sorted(

@@ -13,10 +13,8 @@ import genesis
 from tests.conformance import second_order
 from tests.conformance.opinfo import ITS_WARNINGS, NAMES, OPS
 
-REFUSED = {"prod", "nn.functional.ctc_loss", "linalg.norm"}  # samples that are refused by name
-# PyTorch's cross entropy computes its gradients in the forward, as constants; our norm of order 0 < p < 2 gives NaN
-# for second gradients at zeros: a fault that is known.
-NOT_COMPARED = {"nn.functional.linear_cross_entropy", "linalg.norm"}
+REFUSED = {"prod", "nn.functional.ctc_loss"}  # samples that are refused by name
+NOT_COMPARED = {"nn.functional.linear_cross_entropy"}  # PyTorch's computes its gradients in the forward, as constants
 
 
 @pytest.mark.filterwarnings(*ITS_WARNINGS)

@@ -78,7 +78,7 @@ READERS: dict[object, Reader] = {
 }
 """Of functions and methods that activate their first argument."""
 
-METHODS: dict[str, Reader] = {
+METHODS: dict[object, Reader] = {
     name: READERS[getattr(Tensor, name)] for name in ("relu", "relu_", "sigmoid", "sigmoid_", "tanh", "tanh_")
 }
 

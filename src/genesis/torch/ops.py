@@ -367,7 +367,9 @@ def opaque_backward(grad: Tensor, *args: *BackwardArguments, addend: Tensor | No
     """_backward() in the layouts that shapes_backward() promises."""
     originals = (*args[:5], grad)
     grads = _backward(grad, *args, addend=addend)
-    grads = [x if x.numel() == 0 else laid_out(x, like) for x, like in zip(grads, originals, strict=True)]
+    grads = [
+        x if like is None or x.numel() == 0 else laid_out(x, like) for x, like in zip(grads, originals, strict=True)
+    ]
     return [x.clone() if x is grad else x for x in grads]  # an op's result is no argument
 
 

@@ -125,9 +125,16 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
 
 
 # --- reading the graph ---
-def _value(node: object) -> Any:
+def _value(node: object) -> object:
     """The fake tensor of a node, or tuple of them; None for an argument that is no node."""
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
+
+
+def _tensor(node: object) -> Tensor:
+    """The fake tensor of a node that has one."""
+    value = _value(node)
+    assert isinstance(value, Tensor)
+    return value
 
 
 def _argument(node: fx.Node, position: int, name: str, default: object = None) -> Any:
@@ -159,7 +166,7 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
 
 def _activation(node: fx.Node) -> str | None:
     """The activation that a node applies to its first argument."""
-    readers: dict[Any, activations.Reader] = activations.METHODS if node.op == "call_method" else activations.READERS
+    readers = activations.METHODS if node.op == "call_method" else activations.READERS
     reader = readers.get(node.target)
     if reader is None or not node.args or not isinstance(node.args[0], fx.Node):
         return None
@@ -170,7 +177,12 @@ def _activation(node: fx.Node) -> str | None:
 def _why_not_conv(node: fx.Node) -> str:
     input, result = _value(_argument(node, 0, "input")), _value(node)
     weight = _value(_argument(node, 1, "weight"))
-    if not all(isinstance(x, Tensor) for x in (input, weight, result)) or not isinstance(node.args[0], fx.Node):
+    if not (
+        isinstance(input, Tensor)
+        and isinstance(weight, Tensor)
+        and isinstance(result, Tensor)
+        and isinstance(node.args[0], fx.Node)
+    ):
         return "its operands are not plain tensors"
     if input.dim() != 4:
         return "its input has no batch dimension"
@@ -191,7 +203,7 @@ def _geometry(node: fx.Node) -> ConvGeometry | None:
     )
     stride, dilation = _pair(stride), _pair(dilation)
     if isinstance(padding, str):
-        kernel = _value(_argument(node, 1, "weight")).shape[2:]
+        kernel = _tensor(_argument(node, 1, "weight")).shape[2:]
         reach = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
         if any(r % 2 for r in reach):
             return None
@@ -233,7 +245,7 @@ def _without_promotion(chain: Chain, nodes: list[fx.Node]) -> Chain:
     """The chain, without a sum that changes the dtype or broadcasts: the op's residual has the shape of its result."""
     if chain.add is None:
         return chain
-    norm, residual, result = (_value(nodes[i]) for i in (chain.norm, chain.residual, chain.add) if i is not None)
+    norm, residual, result = (_tensor(nodes[i]) for i in (chain.norm, chain.residual, chain.add) if i is not None)
     fits = norm.dtype == residual.dtype == result.dtype and norm.shape == residual.shape
     return chain if fits else chain._replace(add=None, activation=None, residual=None)
 
@@ -313,7 +325,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
     residual = None
     if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
         residual = next(x for x in nodes[chain.add].args if x is not norm)
-    dtype = _value(conv).dtype  # under autocast not that of the operands
+    dtype = _tensor(conv).dtype  # under autocast not that of the operands
     geometry = _geometry(conv)
     assert geometry is not None  # _step has asked
     with graph.inserting_before(last.next):
@@ -324,8 +336,8 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
         training, momentum, eps = _norm_options(norm)
         activation = None if chain.activation is None else _activation(nodes[chain.activation])
         vectors, how = (gamma, beta, mean, var, residual), (*geometry, activation)
-        folds = not training and mean is not None and not _value(last).requires_grad
-        casts = [x is not None and _value(x).dtype != dtype and (not folds or x is operands[0]) for x in operands]
+        folds = not training and mean is not None and not _tensor(last).requires_grad
+        casts = [x is not None and _tensor(x).dtype != dtype and (not folds or x is operands[0]) for x in operands]
         operands = [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
         if folds:
             result = graph.call_function(
@@ -335,7 +347,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
             args = (*operands, *vectors, training, float(momentum), float(eps), *how)
             both = graph.call_function(torch.ops.genesis.conv_bn_relu, args)
             result = graph.call_function(operator.getitem, (both, 0))
-        strides = _value(last).stride()
+        strides = _tensor(last).stride()
         if not (isinstance(strides[1], int) and strides[1] == 1):  # not channels-last, as the op has it
             result = graph.call_method("contiguous", (result,))
         result.meta["example_value"] = _value(last)
@@ -356,7 +368,7 @@ def _pooling(node: fx.Node) -> Windows | None:
 
 
 def _replace_pooling(graph: fx.Graph, node: fx.Node, windows: Windows) -> None:
-    needs_gradient = _value(node).requires_grad
+    needs_gradient = _tensor(node).requires_grad
     with graph.inserting_before(node):
         both = graph.call_function(torch.ops.genesis.max_pool2d, (node.args[0], *windows, needs_gradient))
         result = graph.call_function(operator.getitem, (both, 0))

@@ -71,13 +71,13 @@ class Pending(Tensor):
         return func(*materialized(args), **materialized(kwargs or {}))
 
     # A sum that Python calls directly: three times as fast as by __torch_function__.
-    def __add__(self, other: object) -> Any:
+    def __add__(self, other: object) -> Tensor:
         return _sum(Tensor.__add__, self, other)
 
-    def __iadd__(self, other: object) -> Any:
+    def __iadd__(self, other: object) -> Tensor:
         return _sum(Tensor.__iadd__, self, other)
 
-    def __radd__(self, other: object) -> Any:
+    def __radd__(self, other: object) -> Tensor:
         result = _deferred_sum(Tensor.__radd__, self, other)
         if result is not NOT_HERE:
             return result
@@ -315,9 +315,7 @@ def _activate(func: Function, input: Tensor, *args: object, **kwargs: object) ->
     return NOT_HERE if found is None else activate(input, *found)
 
 
-def _add(
-    func: Function, input: Tensor, other: Any = None, *, alpha: object = 1, out: object = None
-) -> Tensor | NotHere:
+def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, out: object = None) -> Tensor | NotHere:
     if other is None or alpha != 1 or out is not None:
         return NOT_HERE
     first, second = input, other
@@ -364,12 +362,12 @@ def _takes_summand(link: Link, x: Tensor, strides: tuple[int, ...] | None) -> bo
     )
 
 
-def _deferred_sum(func: Function, p: Tensor, other: object) -> Tensor | NotHere:
+def _deferred_sum(func: object, p: Tensor, other: object) -> Tensor | NotHere:
     """The sum that an operator of Pending gives, NOT_HERE if __torch_function__ or a mode must see it."""
     return NOT_HERE if _function_modes() or not _has_torch_function() else _add(func, p, other)
 
 
-def _sum(func: Function, p: Tensor, other: object) -> Any:
+def _sum(func: Callable[[Tensor, object], Tensor], p: Tensor, other: object) -> Tensor:
     result = _deferred_sum(func, p, other)
     return func(p, other) if result is NOT_HERE else result
 

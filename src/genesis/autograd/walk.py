@@ -295,7 +295,7 @@ def _run_hooks(hooks: Iterable[GradHook], result_class: type[Tensor], grad: NDAr
 
 def _accumulate(variable: Tensor, grad: NDArray) -> None:
     if variable.grad is None:
-        variable.grad = variable._result_class(grad)
+        variable.grad = variable._like(grad)
     else:
         variable.grad.array.add_into(grad)
     for hook in tuple(variable._post_accumulate_hooks):

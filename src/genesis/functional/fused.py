@@ -42,7 +42,7 @@ def conv_bn_relu(
             or None.
         options: NormOptions(training, momentum, eps): whether to normalize by the statistics of this batch or by the
             running ones, the share of this batch in the running ones, and what is added to the variance.
-        settings: ConvSettings(stride, padding, dilation, groups), each as in `F.conv2d`.
+        settings: ConvSettings(stride, padding, dilation, groups): the convolution's geometry, in the terms of F.conv2d.
         residual: the shape of the result, added before the activation, or None.
         activation: a name of `genesis.activations.NUMBERS`, such as "relu", "silu" or "leaky_relu(0.1)"; or None.
     Returns: (N, K, P, Q), dtype of input.

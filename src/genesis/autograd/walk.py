@@ -130,7 +130,8 @@ def grad(
         raise NotImplementedError("grad: is_grads_batched=True is not supported")
     results, wanted = _listed(outputs), _listed(inputs)
     for variable in wanted:
-        variable._refresh()
+        if variable._base is not None:
+            variable._refresh()
     given = [grad_outputs] if isinstance(grad_outputs, Variable) else list(grad_outputs or [None] * len(results))
     if len(given) != len(results):
         raise ShapeError(describe("grad", "grad_outputs", f"{len(results)} gradients, one for each output", len(given)))

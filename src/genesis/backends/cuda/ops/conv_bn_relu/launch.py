@@ -222,7 +222,8 @@ def conv_bn_relu_backward(
         passed = channels_last(passed)
     grad, gamma, beta = channels_last(grad), dense(gamma), dense(beta)
     if not is_output(kept):
-        saved = record(SavedConvNorm, (input, weight, bias, gamma, beta, mean, inverse_std, kept, passed))
+        if gamma is not saved[3] or beta is not saved[4] or passed is not saved[8]:  # else saved is as it should be
+            saved = SavedConvNorm(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
         return wide_conv_bn_relu.backward(grad, saved, activation, needs, addend)
     needs_input, needs_weight, *rest = needs
     arrays = (grad, bias, gamma, beta, dense(mean), inverse_std, channels_last(kept), passed)

@@ -132,12 +132,11 @@ def grad(
     for variable in wanted:
         if variable._base is not None:
             variable._refresh()
+        if not variable.requires_grad:
+            raise GraphError("grad: one of the inputs does not require grad")
     given = [grad_outputs] if isinstance(grad_outputs, Variable) else list(grad_outputs or [None] * len(results))
     if len(given) != len(results):
         raise ShapeError(describe("grad", "grad_outputs", f"{len(results)} gradients, one for each output", len(given)))
-    for variable in wanted:
-        if not variable.requires_grad:
-            raise GraphError("grad: one of the inputs does not require grad")
     seeds = [(output, _seed("grad", output, gradient)) for output, gradient in zip(results, given, strict=True)]
     keeps = create_graph if retain_graph is None else retain_graph
     found: Sequence[Tensor | None]

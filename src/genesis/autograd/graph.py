@@ -22,6 +22,9 @@ GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
 LeafHook: TypeAlias = "Callable[[Tensor], None]"
 
 
+new = object.__new__  # a variable that has only its array to be told; __init__ takes five times as long
+
+
 class Variable:
     """An array with its place in the graph: what Tensor is made of.
 
@@ -53,15 +56,17 @@ class Variable:
 
     def _like(self, array: NDArray) -> Tensor:
         """A variable of the result class, outside the graph."""
-        return self._result_class(array)
+        made = new(self._result_class)
+        made.array = array
+        return made
 
     @property
     def requires_grad(self) -> bool:
         """Whether ops on it are recorded; that of a leaf can be set, see `genesis.Tensor.requires_grad_`."""
+        if self._requires_grad:
+            return True
         base = self._base
-        return self._requires_grad or (
-            base is not None and base._requires_grad and self._view_kind is not ViewKind.UNRECORDED
-        )
+        return base is not None and base._requires_grad and self._view_kind is not ViewKind.UNRECORDED
 
     @requires_grad.setter
     def requires_grad(self, requires_grad: bool) -> None:
@@ -70,7 +75,7 @@ class Variable:
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded op made it: gradients accumulate in the `grad` of leaves."""
-        return self.grad_fn is None
+        return (self._node if self._base is None else self.grad_fn) is None
 
     @property
     def grad_fn(self) -> Node | None:

@@ -18,7 +18,16 @@ from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1_hopper as wide_hop
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import expand_1x1 as kernels
 from genesis.backends.cuda.ops.conv_bn_relu.launches import passed_layout
 from genesis.backends.cuda.ops.storage.launch import copy
-from genesis.backends.cuda.ops.storage.rows import address, channels_last, fresh, layout, layouts, new
+from genesis.backends.cuda.ops.storage.rows import (
+    address,
+    addresses,
+    all_new,
+    channels_last,
+    fresh,
+    layout,
+    layouts,
+    new,
+)
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
@@ -130,7 +139,7 @@ def _plan_statistics(*key: Any) -> Callable[..., _Found]:
         pieces, products = partial.new(stream), gram.new(stream)
         mean, inverse_std, kept = statistic.new(stream), statistic.new(stream), state.new(stream)
         launch(
-            stream, (mean.data_pointer, inverse_std.data_pointer, kept.data_pointer), tuple(map(address, norm[2:])),
+            stream, (mean.data_pointer, inverse_std.data_pointer, kept.data_pointer), addresses(norm[2:]),
             (pieces.data_pointer, products.data_pointer), (x.data_pointer, weight.data_pointer, address(bias)),
             momentum,
         )  # fmt: skip
@@ -199,7 +208,7 @@ def _plan_finish(*key: Any) -> Callable[..., _Results]:
         result, passed = y.new(stream), new(written, stream)
         normalize(
             stream, result.data_pointer, address(passed), x.data_pointer, weight.data_pointer, address(residual),
-            kept.data_pointer, inverse_std.data_pointer, *map(address, affine),
+            kept.data_pointer, inverse_std.data_pointer, *addresses(affine),
         )  # fmt: skip
         return result, mean, inverse_std, kept, passed
 
@@ -257,16 +266,14 @@ def backward(
 
 
 def _plan_backward(*how: Any) -> Callable[..., _Results]:
-    launches = BackwardLaunches.of(*how)
-    device = launches.scratch[0].device_index  # type: ignore[union-attr]
+    gradients, scratch, launch = BackwardLaunches.of(*how)
+    device = scratch[0].device_index  # type: ignore[union-attr]
 
     def run(grad: DeviceArray, saved: _Results, addend: DeviceArray | None) -> _Results:
         stream = streams.current_handle(device)
-        outputs = tuple([new(layout, stream) for layout in launches.gradients])
-        scratch = [new(layout, stream) for layout in launches.scratch]
-        launches.launch(
-            stream, tuple(map(address, outputs)), tuple(map(address, scratch)), grad.data_pointer,
-            tuple(map(address, saved)), address(addend),
+        outputs, room = all_new(gradients, stream), all_new(scratch, stream)
+        launch(
+            stream, addresses(outputs), addresses(room), grad.data_pointer, addresses(saved), address(addend)
         )  # fmt: skip
         return outputs
 

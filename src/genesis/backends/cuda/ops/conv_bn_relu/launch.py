@@ -20,10 +20,19 @@ from genesis.backends.cuda.ops.conv.launch import (
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
 from genesis.backends.cuda.ops.storage.launch import copy_into
-from genesis.backends.cuda.ops.storage.rows import address, channels_last, dense, layout, layouts, new
+from genesis.backends.cuda.ops.storage.rows import (
+    address,
+    addresses,
+    all_new,
+    channels_last,
+    dense,
+    layout,
+    layouts,
+    new,
+)
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
-from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output, record
 
 _Results = tuple[DeviceArray | None, ...]
 _plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
@@ -93,14 +102,15 @@ def conv_bn_finish(
 
 def _dense(norm: NormState[DeviceArray]) -> NormState[DeviceArray]:
     gamma, beta, mean, var, count = norm
-    return NormState(dense(gamma), dense(beta), dense(mean), dense(var), count)
+    return record(NormState, (dense(gamma), dense(beta), dense(mean), dense(var), count))
 
 
 def _write_back(norm: NormState[DeviceArray], state: NormState[DeviceArray]) -> None:
     """Into norm: the running statistics that have changed in state, where _dense() made copies of them."""
-    for statistic, changed in ((norm.running_mean, state.running_mean), (norm.running_var, state.running_var)):
-        if statistic is not changed:
-            copy_into(statistic, changed)  # type: ignore[arg-type]
+    if norm.running_mean is not state.running_mean:
+        copy_into(norm.running_mean, state.running_mean)  # type: ignore[arg-type]
+    if norm.running_var is not state.running_var:
+        copy_into(norm.running_var, state.running_var)  # type: ignore[arg-type]
 
 
 def _statistics(
@@ -172,7 +182,7 @@ def _plan_statistics(
         if sum_up is not None:
             parts = partial.new(stream)
             sum_up(stream, parts.data_pointer, x.data_pointer)
-        join(stream, mean.data_pointer, inverse_std.data_pointer, *map(address, norm[2:]), address(parts), momentum)
+        join(stream, mean.data_pointer, inverse_std.data_pointer, *addresses(norm[2:]), address(parts), momentum)
         return mean, inverse_std
 
     return run
@@ -212,7 +222,8 @@ def conv_bn_relu_backward(
         passed = channels_last(passed)
     grad, gamma, beta = channels_last(grad), dense(gamma), dense(beta)
     if not is_output(kept):
-        saved = SavedConvNorm(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
+        if gamma is not saved[3] or beta is not saved[4] or passed is not saved[8]:  # else saved is as it should be
+            saved = SavedConvNorm(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
         return wide_conv_bn_relu.backward(grad, saved, activation, needs, addend)
     needs_input, needs_weight, *rest = needs
     arrays = (grad, bias, gamma, beta, dense(mean), inverse_std, channels_last(kept), passed)
@@ -242,11 +253,11 @@ def _plan_backward(*how: Any) -> Callable[..., _Results]:
         mean: DeviceArray, inverse_std: DeviceArray, kept: DeviceArray, passed: DeviceArray | None,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
-        outputs = tuple([new(layout, stream) for layout in gradients])
+        outputs = all_new(gradients, stream)
         room = scratch.new(stream)
         vectors = (mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta))
         launch(
-            stream, address(outputs[0]), list(map(address, outputs[1:])), room.data_pointer, grad.data_pointer,
+            stream, address(outputs[0]), addresses(outputs[1:]), room.data_pointer, grad.data_pointer,
             address(passed), kept.data_pointer, vectors,
         )  # fmt: skip
         return outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import overload
 
 from genesis import dtypes
@@ -57,9 +58,19 @@ def new(layout: Layout | None, stream: int) -> DeviceArray | None:
     return None if layout is None else layout.new(stream)
 
 
+def all_new(layouts: Iterable[Layout | None], stream: int) -> tuple[DeviceArray | None, ...]:
+    """New arrays of layouts; None stays None."""
+    return tuple([None if layout is None else layout.new(stream) for layout in layouts])
+
+
 def address(x: DeviceArray | None) -> int:
     """Address of the first element; 0 for None."""
     return 0 if x is None else x.data_pointer
+
+
+def addresses(arrays: Iterable[DeviceArray | None]) -> tuple[int, ...]:
+    """Addresses of the first elements; 0 for None."""
+    return tuple([0 if x is None else x.data_pointer for x in arrays])
 
 
 def statistics_dtype(dtype: DType) -> DType:

@@ -53,10 +53,10 @@ def shapes_of(
     """The shapes of tensors; from number `required` on, they may be None, and so is then their shape."""
     found: list[Shape | None] = []
     for tensor in tensors:
-        if tensor is None and len(found) >= required:
-            found.append(None)
-        elif isinstance(tensor, Tensor):
+        if isinstance(tensor, Tensor):
             found.append(tensor.array.shape)
+        elif tensor is None and len(found) >= required:
+            found.append(None)
         else:
             require_tensor(op, arguments[len(found)], tensor)  # says what is wrong
     return tuple(found)

@@ -32,23 +32,17 @@ class Unrecorded:
     save_layouts = save
 
 
+Ctx = TypeVar("Ctx", contravariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 
 
-class Forward(Protocol[Result]):
-    """A function on arrays, by what its forward returns: apply gives tensors for its arrays."""
+class Forward(Protocol[Ctx, P, Result]):
+    """A function by its forward: on arrays, apply gives tensors for them; on tensors, it takes and returns the same."""
 
     @staticmethod
-    def forward(ctx: Any, /, *args: Any, **kwargs: Any) -> Result: ...
-
-
-class TensorForward(Protocol[P, Result]):
-    """A function on tensors: apply takes and returns what its forward does."""
-
-    @staticmethod
-    def forward(ctx: Any, /, *args: P.args, **kwargs: P.kwargs) -> Result: ...
+    def forward(ctx: Ctx, /, *args: P.args, **kwargs: P.kwargs) -> Result: ...
 
 
 class Function(Differentiable):
@@ -90,18 +84,20 @@ class Function(Differentiable):
 
     @overload
     @classmethod
-    def apply(cls: type[Forward[NDArray]], *args: object, **kwargs: object) -> Tensor: ...
+    def apply(cls: type[Forward[Ctx, P, NDArray]], *args: object, **kwargs: object) -> Tensor: ...
     @overload
     @classmethod
     def apply(
-        cls: type[Forward[tuple[NDArray, NDArray]]], *args: object, **kwargs: object
+        cls: type[Forward[Ctx, P, tuple[NDArray, NDArray]]], *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     @classmethod
-    def apply(cls: type[Forward[tuple[NDArray, ...]]], *args: object, **kwargs: object) -> tuple[Tensor, ...]: ...
+    def apply(
+        cls: type[Forward[Ctx, P, tuple[NDArray, ...]]], *args: object, **kwargs: object
+    ) -> tuple[Tensor, ...]: ...
     @overload
     @classmethod
-    def apply(cls: type[TensorForward[P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def apply(cls: type[Forward[Ctx, P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
     @classmethod
     def apply(cls, *args: object, **kwargs: object) -> object:
         """Run forward and, if an input requires grad, record a node."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast, final
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias, TypeVar, cast, final
 
 from genesis import callsite
 from genesis.autograd.context import Context, Differentiable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
 LeafHook: TypeAlias = "Callable[[Tensor], None]"
+Hook = TypeVar("Hook")
 
 
 new = object.__new__  # a variable that has only its array to be told; __init__ takes five times as long
@@ -217,8 +218,8 @@ class Variable:
 class HookHandle:
     """A handle that removes a hook. Made by `genesis.Tensor.register_hook`."""
 
-    def __init__(self, hooks: list[Any], hook: object) -> None:
-        self._hooks, self._hook = hooks, hook
+    def __init__(self, hooks: list[Hook], hook: Hook) -> None:
+        self._hooks, self._hook = cast("list[object]", hooks), hook
         hooks.append(hook)
 
     def remove(self) -> None:

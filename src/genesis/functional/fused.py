@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import NoReturn, Protocol, TypedDict, Unpack
 
 from genesis import activations, dtypes
-from genesis.autograd import ArrayFunction, Gradients, Tensor, modes
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor, modes
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.conv import (
     Conv2d,
@@ -64,7 +64,7 @@ def conv_bn_relu(
         _refuse_records(norm, options, settings)
     gamma, beta, running_mean, running_var, num_batches_tracked = norm
     tensors = (input, weight, bias, gamma, beta, running_mean, running_var, residual)
-    shapes = tuple(shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2))
+    shapes = shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2)
     geometry, strides, is_empty = _check(shapes, options.training, *settings)
     activation = activations.checked("conv_bn_relu", activation)
     count = None if num_batches_tracked is None else _count("conv_bn_relu", num_batches_tracked)
@@ -92,12 +92,18 @@ _OPERANDS = ("input", "weight", "bias", "gamma", "beta", "running_mean", "runnin
 
 @remembered
 def _check(
-    shapes: tuple[Any, ...], training: bool, stride: Size, padding: Size | str, dilation: Size, groups: int
+    shapes: tuple[Shape, Shape, *tuple[Shape | None, ...]],
+    training: bool,
+    stride: Size,
+    padding: Size | str,
+    dilation: Size,
+    groups: int,
 ) -> tuple[ConvGeometry, Shape, bool]:
     """Check shapes, those of _OPERANDS, and settings; return the convolution's geometry, the strides that its input
     must have, and whether the result is empty."""
     op = "conv_bn_relu"
-    x_shape, w_shape, bias, gamma, beta, mean, var, residual = shapes
+    x_shape, w_shape, *others = shapes
+    bias, gamma, beta, mean, var, residual = others
     geometry, _, strides = check_shapes(op, 2, (x_shape, w_shape, bias), stride, padding, dilation, groups)
     if len(x_shape) != 4:
         raise ShapeError(describe(op, "input", "4 dimensions", f"shape {x_shape}"))
@@ -127,8 +133,8 @@ class ConvBNReLU(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None, beta: NDArray | None,
-        residual: NDArray | None, **settings: Unpack[_Settings],
+        ctx: Context, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None,
+        beta: NDArray | None, residual: NDArray | None, **settings: Unpack[_Settings],
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv_bn_relu", input, weight, bias)
         if input.strides != settings["strides"]:
@@ -153,13 +159,13 @@ class ConvBNReLU(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Gradients:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         saved, (training, geometry, activation) = record(SavedConvNorm, ctx.saved), ctx.options
         needs, may_overwrite, addend = ctx.needs_input_grad, ctx.owns_grad, ctx.addend
         if activation is not None:
             return ops.conv_bn_relu_backward(grad, saved, training, geometry, activation, needs, may_overwrite, addend)
-        *needs, needs_residual = needs  # without activation the gradient of the residual is grad itself
-        needs, may_overwrite = (*needs, False), may_overwrite and not needs_residual
+        *of_operands, needs_residual = needs  # without activation the gradient of the residual is grad itself
+        needs, may_overwrite = (*of_operands, False), may_overwrite and not needs_residual
         *grads, _ = ops.conv_bn_relu_backward(
             grad, saved, training, geometry, None, needs, may_overwrite, addend
         )  # fmt: skip
@@ -202,16 +208,22 @@ def fold_batch_norm(
     return weight._like(folded.to(dtype)), weight._like(shift.to(dtype))
 
 
+class Packed(Protocol):
+    """A backend's own packed weight."""
+
+    fits_all_shapes: bool
+
+
 class PackedConv:
     """A convolution prepared for inference: the backend's packed weight, its geometry, shape, dtype and device.
 
     Made by `F.conv_prepack`.
     """
 
-    def __init__(self, packed: Any, weight: Tensor, geometry: ConvGeometry) -> None:
+    def __init__(self, packed: Packed, weight: Tensor, geometry: ConvGeometry) -> None:
         self.packed = packed
         self.geometry = geometry
-        self.fits_all_shapes: bool = packed.fits_all_shapes  # it is as good for inputs of other sizes
+        self.fits_all_shapes = packed.fits_all_shapes  # it is as good for inputs of other sizes
         self.weight_shape, self.dtype, self.device = weight.array.shape, weight.array.dtype, weight.array.device
 
 
@@ -281,7 +293,7 @@ class ConvPrepacked(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, input: NDArray, residual: NDArray | None, *, packed: PackedConv, activation: str | None
+        ctx: Context, input: NDArray, residual: NDArray | None, *, packed: PackedConv, activation: str | None
     ) -> NDArray:
         return ops.conv_prepacked(
             input.to(packed.dtype),
@@ -300,10 +312,10 @@ def _output_shape(x_shape: Shape, w_shape: Shape, geometry: ConvGeometry) -> Sha
     return (x_shape[0], w_shape[0], *sizes)
 
 
-def _count(op: str, tensor: Any) -> NDArray:
+def _count(op: str, tensor: Tensor) -> NDArray:
     """The array of num_batches_tracked, checked."""
     require_tensor(op, "num_batches_tracked", tensor)
-    array: NDArray = tensor.array
+    array = tensor.array
     if array.dtype is not dtypes.int64:
         raise DTypeError(describe(op, "num_batches_tracked", "int64", array.dtype))
     if array.shape != ():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from genesis import dtypes
 from genesis.amp.device_scale import DeviceScale
@@ -189,7 +188,7 @@ def _apart(call: Call, numbers: Collection[int], captured: Graph) -> Call:
 
     function: Op = call.function
 
-    def run(*args: object, **kwargs: object) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         with apart(captured):
             return function(*args, **kwargs)
 

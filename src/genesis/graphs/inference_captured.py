@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import backends
 from genesis.autograd.modes import without_folding
+from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.cuda.arena import Arena
 from genesis.cuda.recorded import Captured
 from genesis.graphs.compiled import Run
@@ -49,7 +49,7 @@ class CapturedInference(Inference):
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         assert self._recording is not None
-        handles: list[Any] = [tensor.array.handle for tensor in tensors]
+        handles: list[DeviceArray] = [tensor.array.handle for tensor in tensors]
         with self._arena.lock:
             if self._captured is None:
                 num_outputs = len(self._recording.outputs)

@@ -1,4 +1,4 @@
-"""A ratchet on explicit Any, package by package: all together at most 446; the goal is below 300.
+"""A ratchet on explicit Any, package by package: all together at most 348; the goal is below 300.
 
 `python -m tests.typing.test_any` prints what there is, as the table that stands here.
 """
@@ -15,13 +15,13 @@ from pathlib import Path
 from tests.typing.checkers import ROOT
 
 MOST = {  # annotations with an Any that is written out
-    "activations": 1, "autograd": 25, "backends": 91, "checkpoint": 3, "cli": 1, "compiler": 4, "creation": 3,
-    "cuda": 21, "data": 4, "distributed": 12, "distributions": 4, "draws": 2, "export": 3, "functional": 31,
-    "fusion": 2, "graphs": 13, "growth": 8, "interop": 3, "interrupts": 1, "jit": 1, "models": 2, "ndarray": 3,
+    "activations": 1, "autograd": 25, "backends": 21, "checkpoint": 3, "cli": 1, "compiler": 4, "creation": 3,
+    "cuda": 17, "data": 4, "distributions": 4, "draws": 2, "export": 3, "functional": 31,
+    "fusion": 2, "graphs": 5, "growth": 4, "interop": 3, "interrupts": 1, "jit": 1, "models": 2, "ndarray": 3,
     "nn": 46, "onnx_import": 2, "optim": 9, "port": 43, "printing": 2, "queries": 1, "recording": 3,
     "segmentation": 3, "shapes": 2, "tensor": 5, "tensor_files": 1, "tensor_types": 1, "torch": 84, "utils": 6,
 }  # fmt: skip
-TOGETHER = 446
+TOGETHER = 348
 SLACK = 5  # so many fewer are no reason yet to lower a limit
 
 

@@ -23,6 +23,8 @@ from genesis.graphs.source import Recording
 from genesis.ndarray.capturing import capture_of
 from genesis.recording import Call, Kind
 
+Handles = Sequence[DeviceArray]  # of a replay's inputs
+
 
 @dataclasses.dataclass(slots=True)
 class _Stretch:
@@ -54,7 +56,7 @@ class Captured:
     """
 
     def __init__(
-        self, recording: Recording, inputs: Sequence[DeviceArray], num_copied: int, arena: Arena, num_handed_out: int,
+        self, recording: Recording, inputs: Handles, num_copied: int, arena: Arena, num_handed_out: int,
         scales: Sequence[DeviceScale] = (),
     ) -> None:  # fmt: skip
         self._arena, self._graph, self._device = arena, Graph(), arena.device.index
@@ -91,7 +93,7 @@ class Captured:
         own = sum(stretch.num_bytes for stretch in self._stretches if stretch.input is None)
         return own + sum(num_bytes for _, num_bytes in self._copies)
 
-    def replay(self, inputs: Sequence[DeviceArray]) -> list[DeviceArray]:
+    def replay(self, inputs: Handles) -> list[DeviceArray]:
         """The outputs that are handed out. Raises: CannotReplayError: nothing has been done."""
         device, copy = self._device, driver.get().copy
         stream = self._arena.follow()

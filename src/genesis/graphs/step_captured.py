@@ -7,9 +7,8 @@ import operator
 import sys
 from collections.abc import Sequence
 
-from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.cuda.arena import Arena
-from genesis.cuda.recorded import Captured
+from genesis.cuda.recorded import Captured, Handles
 from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.flat import Conditions
 from genesis.graphs.recorder import Recorder
@@ -102,7 +101,7 @@ class CapturedReplayable(Replayable):
             list(map(_pointer, self._leaves)) == self._pointers and (self._own is None or self._own.are_free())
         )
 
-    def _capture(self, handles: list[DeviceArray], arguments: Sequence[Tensor]) -> None:
+    def _capture(self, handles: Handles, arguments: Sequence[Tensor]) -> None:
         self.captured = self._own = None
         for leaf in self._cleared:  # their memory may be needed
             leaf.grad = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from genesis import activations
 from genesis.backends.cuda import driver
@@ -44,14 +44,14 @@ driver.forget_on_switch(_plans.clear)
 
 
 @functools.cache
-def forward(activation: str | None, dtype: DType) -> dict[str, Any]:
+def forward(activation: str | None, dtype: DType) -> dict[str, JITFunction | float | None]:
     """The constants FORWARD and NUMBER of a kernel that activates, on arrays of this dtype."""
     functions, number = _find(activation, dtype)
     return {"FORWARD": functions[0], "NUMBER": number}
 
 
 @functools.cache
-def backward(activation: str | None, dtype: DType) -> dict[str, Any]:
+def backward(activation: str | None, dtype: DType) -> dict[str, JITFunction | float | None]:
     """The constants BACKWARD and NUMBER."""
     functions, number = _find(activation, dtype)
     return {"BACKWARD": functions[1], "NUMBER": number}

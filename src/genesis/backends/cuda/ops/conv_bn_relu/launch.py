@@ -7,7 +7,6 @@ once and found by a look-up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.conv.launch import (
@@ -29,16 +28,33 @@ from genesis.backends.cuda.ops.storage.rows import (
     layout,
     layouts,
     new,
+    saved_layouts,
 )
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
 from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output, record
 
 _Results = tuple[DeviceArray | None, ...]
-_plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
-_statistics_plans: dict[tuple[Any, ...], Callable[..., tuple[DeviceArray, DeviceArray]]] = {}
-driver.forget_on_switch(_plans.clear)
-driver.forget_on_switch(_statistics_plans.clear)
+_Key = tuple[object, ...]
+_MaybeArray = DeviceArray | None
+# What plans are called with. x, statistics in parts where they came with x, norm, residual, momentum:
+_Forward = Callable[[DeviceArray, _MaybeArray, NormState[DeviceArray], _MaybeArray, float], _Results]
+_FindStatistics = Callable[[DeviceArray, _MaybeArray, NormState[DeviceArray], float], tuple[DeviceArray, DeviceArray]]
+# x, gamma, beta, mean, inverse deviation or variance, residual:
+_Finish = Callable[[DeviceArray, _MaybeArray, _MaybeArray, DeviceArray, DeviceArray, _MaybeArray], _Results]
+# grad, bias, gamma, beta, mean, inverse deviation, what was kept, what passed:
+_Backward = Callable[
+    [
+        DeviceArray, _MaybeArray, _MaybeArray, _MaybeArray, DeviceArray, DeviceArray, DeviceArray, _MaybeArray,
+    ],
+    _Results,
+]  # fmt: skip
+_forwards: dict[_Key, _Forward] = {}
+_statistics_plans: dict[_Key, _FindStatistics] = {}
+_finishes: dict[_Key, _Finish] = {}
+_backwards: dict[_Key, _Backward] = {}
+for _plans in (_forwards, _statistics_plans, _finishes, _backwards):
+    driver.forget_on_switch(_plans.clear)
 
 
 def conv_bn_relu(
@@ -90,14 +106,15 @@ def conv_bn_finish(
     has_found = mean is not None
     if not has_found:
         mean, inverse_std = dense(running_mean), dense(running_var)
-    arrays = (kept, gamma, beta, mean, inverse_std, residual)
-    key: tuple[Any, ...] = ("finish", *layouts(*arrays), has_found, float(eps), activation)
-    run = _plans.get(key)
+    assert mean is not None
+    assert inverse_std is not None
+    key = (*layouts(kept, gamma, beta, mean, inverse_std, residual), has_found, float(eps), activation)
+    run = _finishes.get(key)
     if run is None:
-        running = (None, None) if has_found else layouts(mean, inverse_std)
-        state = NormState(*layouts(gamma, beta), *running)
-        run = _plans[key] = _plan_finish(kept.layout, state, layout(residual), float(eps), activation)
-    return run(*arrays)
+        running = (None, None) if has_found else (mean.layout, inverse_std.layout)
+        state = NormState(layout(gamma), layout(beta), *running)
+        run = _finishes[key] = _plan_finish(kept.layout, state, layout(residual), float(eps), activation)
+    return run(kept, gamma, beta, mean, inverse_std, residual)
 
 
 def _dense(norm: NormState[DeviceArray]) -> NormState[DeviceArray]:
@@ -132,12 +149,12 @@ def _normalize(
     partial, rows = (None, 0) if moments is None else moments
     residual = channels_last(residual)
     training, momentum, eps = options
-    key: tuple[Any, ...] = (*layouts(x, partial, *norm, residual), rows, training, float(eps), activation)
-    run = _plans.get(key)
+    key = (*layouts(x, partial, *norm, residual), rows, training, float(eps), activation)
+    run = _forwards.get(key)
     if run is None:
         given, state = (layout(partial), rows), NormState(*layouts(*norm))
         plan = _plan_forward if training else _plan_inference
-        run = _plans[key] = plan(x.layout, given, state, layout(residual), float(eps), activation)
+        run = _forwards[key] = plan(x.layout, given, state, layout(residual), float(eps), activation)
     return run(x, partial, norm, residual, momentum)
 
 
@@ -146,7 +163,7 @@ _Given = tuple[Layout | None, int]  # statistics in parts, of blocks of so many 
 
 def _plan_forward(
     x: Layout, given: _Given, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
-) -> Callable[..., _Results]:
+) -> _Forward:
     find = _plan_statistics(x, given, norm, eps)
     finish = _plan_finish(x, NormState(norm.gamma, norm.beta, None, None), residual, eps, activation)
 
@@ -162,14 +179,21 @@ def _plan_forward(
 
 def _plan_inference(
     x: Layout, given: _Given, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
-) -> Callable[..., _Results]:
+) -> _Forward:
     normalize = _plan_finish(x, norm, residual, eps, activation)
-    return lambda x, parts, norm, residual, momentum: normalize(x, *norm[:4], residual)
+
+    def run(
+        x: DeviceArray, parts: _MaybeArray, norm: NormState[DeviceArray], residual: _MaybeArray, momentum: float
+    ) -> _Results:
+        gamma, beta, mean, var, _ = norm
+        assert mean is not None
+        assert var is not None
+        return normalize(x, gamma, beta, mean, var, residual)
+
+    return run
 
 
-def _plan_statistics(
-    x: Layout, given: _Given, norm: NormState[Layout], eps: float
-) -> Callable[..., tuple[DeviceArray, DeviceArray]]:
+def _plan_statistics(x: Layout, given: _Given, norm: NormState[Layout], eps: float) -> _FindStatistics:
     """Mean and inverse deviation in training."""
     partial, statistic, sum_up, join = StatisticsLaunches.of(x, given, norm, eps)
     device = x.device_index
@@ -190,7 +214,7 @@ def _plan_statistics(
 
 def _plan_finish(
     x: Layout, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
-) -> Callable[..., _Results]:
+) -> _Finish:
     """The pass that normalizes, adds and activates. norm: without running statistics where others have been found."""
     y, written, statistic, normalize = FinishLaunch.of(x, norm, residual, eps, activation)
     device, has_found = x.device_index, norm.running_mean is None
@@ -227,12 +251,11 @@ def conv_bn_relu_backward(
         return wide_conv_bn_relu.backward(grad, saved, activation, needs, addend)
     needs_input, needs_weight, *rest = needs
     arrays = (grad, bias, gamma, beta, dense(mean), inverse_std, channels_last(kept), passed)
-    key: tuple[Any, ...] = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)
-    run = _plans.get(key)
+    key = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)
+    run = _backwards.get(key)
     if run is None:
-        grad_layout, *of_saved = layouts(*arrays)
-        known: SavedConvNorm[Any] = SavedConvNorm(input.layout, weight.layout, *of_saved)
-        run = _plans[key] = _plan_backward(grad_layout, known, training, activation, needs)
+        known = saved_layouts(SavedConvNorm(input, weight, *arrays[1:]))
+        run = _backwards[key] = _plan_backward(grad.layout, known, training, activation, needs)
     grad_x, *others = run(*arrays)
     grad_input = grad_weight = None
     if grad_x is not None and needs_input:
@@ -242,9 +265,11 @@ def conv_bn_relu_backward(
     return grad_input, grad_weight, *others
 
 
-def _plan_backward(*how: Any) -> Callable[..., _Results]:
+def _plan_backward(
+    grad: Layout, saved: SavedConvNorm[Layout], training: bool, activation: str | None, needs: tuple[bool, ...]
+) -> _Backward:
     """Gradients of the convolution's output, its bias, gamma, beta, residual."""
-    launches = BackwardLaunches.of(*how)
+    launches = BackwardLaunches.of(grad, saved, training, activation, needs)
     device, scratch, launch = launches.scratch.device_index, launches.scratch, launches.launch
     gradients = launches.gradients
 

@@ -10,6 +10,7 @@ from genesis import dtypes
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
+from genesis.records import SavedConvNorm
 from genesis.shapes import channels_last_strides, equivalent
 
 
@@ -46,6 +47,15 @@ def layout(x: DeviceArray | None) -> Layout | None:
 def layouts(*arrays: DeviceArray | None) -> tuple[Layout | None, ...]:
     """Their layouts; None stays None."""
     return tuple([None if x is None else x._layout or x.layout for x in arrays])
+
+
+def saved_layouts(saved: SavedConvNorm[DeviceArray]) -> SavedConvNorm[Layout]:
+    """The layouts of what a backward needs."""
+    input, weight, bias, gamma, beta, mean, inverse_std, kept, passed = saved
+    return SavedConvNorm(
+        input.layout, weight.layout, layout(bias), layout(gamma), layout(beta), mean.layout, inverse_std.layout,
+        kept.layout, layout(passed),
+    )  # fmt: skip
 
 
 def fresh(layout: Layout) -> Layout:

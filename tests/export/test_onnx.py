@@ -290,6 +290,24 @@ def test_changes_in_place(function: Callable[[Tensor], Any], dynamic: Any, tmp_p
     exported(Call(function), genesis.randn(4, 5), tmp_path / "m.onnx", dynamic)
 
 
+class Halves(nn.Module):
+    """Views of a parameter and of a tensor from outside, both changed in place before the run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.normal_(genesis.empty(4, 5)))
+        self.offset = genesis.zeros(2, 5).add_(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.weight.chunk(2)
+        up, down = self.offset.unbind()
+        return F.linear(x, first, up[:2]) + F.linear(x, second, down[3:])
+
+
+def test_views_of_what_was_changed_before_the_run(tmp_path: Path) -> None:
+    exported(Halves(), genesis.randn(4, 5), tmp_path / "m.onnx")
+
+
 # --- refusals and custom functions ------------------------------------------------------------------------------------
 
 

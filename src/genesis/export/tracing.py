@@ -45,16 +45,25 @@ class Trace:
 
 
 class _Tracer(Recorder):
-    """A Recorder that also notes dtypes. Arrays are known by their handles, on which ops and Functions agree."""
+    """A Recorder that also notes dtypes.
+
+    Arrays are known by their handles, on which ops and Functions agree. An NDArray would bring the number of its changes
+    from before the run, which the ops that are noted do not know of.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.dtypes: dict[int, DType] = {}
         self.backend: Backend | None = None
 
+    def place(self, arg: object) -> object:
+        return super().place(_handle_of(arg))
+
+    def _made(self, result: object, base: Value | None = None) -> Value | None:
+        return super()._made(_handle_of(result), base)
+
     def declare(self, kind: Kind, array: object) -> Value:
-        handle = array.array.handle if isinstance(array, Tensor) else array
-        handle = handle.handle if isinstance(handle, NDArray) else handle
+        handle = _handle_of(array)
         value = super().declare(kind, handle)
         self._note_dtype(value, handle)
         return value
@@ -79,6 +88,11 @@ class _Tracer(Recorder):
             self.dtypes[value.number] = array.dtype
         elif self.backend is not None and hasattr(array, "dtype") and not isinstance(array, np.ndarray):
             self.dtypes[value.number] = self.backend.dtype(array)
+
+
+def _handle_of(array: object) -> object:
+    array = array.array if isinstance(array, Tensor) else array
+    return array.handle if isinstance(array, NDArray) else array
 
 
 def trace(model: Module, inputs: Named, keywords: Sequence[str] = ()) -> Trace:

@@ -1,7 +1,7 @@
 """Genesis, ONNX Runtime and OpenVINO on every model: `python -m tests.export.agreement [CASE …]`.
 
-Arguments are cases, or beginnings of their names. Each model of genesis.models is exported as it is, with its norms kept,
-fused, grown and pruned, and with them the parts of transformers. The runtimes must agree with Genesis to 1e-5 of
+Arguments are cases, or beginnings of their names. Each model of genesis.models is exported as it is, with its norms
+kept, fused, grown and pruned, and with them the parts of transformers. The runtimes must agree with Genesis to 1e-5 of
 the largest value, on the example and on a size that the export has not seen; onnx.checker must pass. OpenVINO and onnx
 are no dependencies: without them, the rest is compared.
 """
@@ -68,9 +68,9 @@ def _of_images(name: str, edit: str) -> Case:
 
 
 def _of_sequences(make: Callable[[], nn.Module], num_inputs: int) -> Case:
-    example, unseen = (tuple(genesis.randn(n, length, 16) for _ in range(num_inputs)) for n, length in ((2, 6), (3, 11)))
-    names = ("src", "tgt") if num_inputs == 2 else ()
-    dynamic = {name: TOKENS for name in names} or TOKENS
+    example = tuple(genesis.randn(2, 6, 16) for _ in range(num_inputs))
+    unseen = tuple(genesis.randn(3, 11, 16) for _ in range(num_inputs))
+    dynamic = TOKENS if num_inputs == 1 else {"src": TOKENS, "tgt": TOKENS}
     return Case(lambda _: varied(make(), random.Random(0)).eval(), example, unseen, dynamic, {})
 
 

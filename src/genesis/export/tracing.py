@@ -10,7 +10,7 @@ import numpy as np
 
 from genesis import backends
 from genesis.autograd import no_grad
-from genesis.autograd.modes import without_folding
+from genesis.autograd.modes import without_folding, without_value_checks
 from genesis.backends import Backend
 from genesis.backends.backend import Op
 from genesis.dtypes import DType
@@ -47,8 +47,8 @@ class Trace:
 class _Tracer(Recorder):
     """A Recorder that also notes dtypes.
 
-    Arrays are known by their handles, on which ops and Functions agree. An NDArray would bring the number of its changes
-    from before the run, which the ops that are noted do not know of.
+    Arrays are known by their handles, on which ops and Functions agree. An NDArray would bring the number of its
+    changes from before the run, which the ops that are noted do not know of.
     """
 
     def __init__(self) -> None:
@@ -107,6 +107,7 @@ def trace(model: Module, inputs: Named, keywords: Sequence[str] = ()) -> Trace:
         stack.enter_context(_in_eval_mode(model))
         stack.enter_context(no_grad())
         stack.enter_context(without_folding())
+        stack.enter_context(without_value_checks())
         for kind in sorted({tensor.device.type for tensor in tensors}):
             backend: Backend = backends.get(kind)
             recorder.backend = backend

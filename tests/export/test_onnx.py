@@ -70,7 +70,7 @@ def perturbed(model: nn.Module) -> nn.Module:
 
 # --- networks ---------------------------------------------------------------------------------------------------------
 
-SMALL = [name for name in models.names() if name not in ("vgg16_bn", "resnet101")]  # those are the same, and large
+SMALL = [name for name in models.names() if name not in ("vgg16_bn", "resnet101")]  # large; see tests.export.agreement
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -208,6 +208,14 @@ def test_numbers_that_follow_from_sizes(tmp_path: Path) -> None:
     x = genesis.randn(3, 3, 5, 9)  # sizes that the exporter has not tried
     for actual, expected in zip(checking.run(path, {"x": x}), shapes_in_many_ways(x), strict=True):
         assert checking.relative_difference(actual, expected.numpy()) <= TOLERANCE
+
+
+def test_adaptive_means_of_any_size(tmp_path: Path) -> None:
+    path, model = tmp_path / "m.onnx", nn.AdaptiveAvgPool2d((3, 5))
+    exported(model, genesis.randn(2, 3, 8, 6), path, IMAGE)
+    for size in ((1, 3, 3, 5), (2, 3, 7, 11), (1, 3, 1, 2)):  # also smaller than the result
+        x = genesis.randn(*size)
+        assert checking.relative_difference(checking.run(path, {"input": x})[0], model(x).numpy()) <= TOLERANCE
 
 
 def a_branch(x: Tensor) -> Tensor:

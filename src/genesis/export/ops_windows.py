@@ -194,7 +194,8 @@ def _averaged(e: Emitter, x: Operand, wanted: Shape) -> ir.Value:
         if n == 1:
             y = e.op("ReduceMean", y, e.ints([axis]), keepdims=1)
             continue
-        matrix = e.array(_means(e.fixed(x.shape[axis], "a pooled size"), e.fixed(n), x.dtype))
+        size, count = x.shape[axis], e.fixed(n)
+        matrix = e.array(_means(size, count, x.dtype)) if isinstance(size, int) else _means_of(e, size, count, x.dtype)
         if axis == -1:
             y = e.op("MatMul", y, e.op("Transpose", matrix, perm=[1, 0]))
         else:
@@ -209,6 +210,18 @@ def _means(size: int, count: int, dtype: DType) -> Array:
         start, end = i * size // count, -(-(i + 1) * size // count)
         matrix[i, start:end] = 1 / (end - start)
     return matrix.astype(dtype.name if dtype is not dtypes.bfloat16 else "float32")
+
+
+def _means_of(e: Emitter, size: Size, count: int, dtype: DType) -> ir.Value:
+    """The matrix of _means() where the size varies."""
+    length, first = e.size(size), e.array(np.arange(count, dtype=np.int64)[:, None])
+    divisor, one = e.ints([count]), e.number(1, dtypes.int64)
+    starts = e.op("Div", e.op("Mul", first, length), divisor)
+    behind = e.op("Add", e.op("Mul", e.op("Add", first, one), length), e.ints([count - 1]))
+    ends = e.op("Div", behind, divisor)
+    place = e.op("Range", e.number(0, dtypes.int64), e.op("Squeeze", length, e.ints([0])), one)
+    inside = e.op("And", e.op("GreaterOrEqual", place, starts), e.op("Less", place, ends))
+    return e.op("Div", e.convert(inside, dtype), e.convert(e.op("Sub", ends, starts), dtype))
 
 
 @translates("AdaptiveMaxPool2d")

@@ -128,14 +128,14 @@ def fused_conv(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
 
 
 def separable(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
-    """Expanded, convolved by channel, gated, and projected, as in MobileNetV3."""
+    """Expanded, convolved by channel, gated, and projected; a norm of that, nearly constant, would amplify rounding."""
     wide, after = channels * rng.choice((1, 2, 4)), rng.randint(1, 8)
     kernel, stride = rng.choice((3, 5)), rng.choice((1, 1, 2))
     depthwise = nn.Conv2d(wide, wide, kernel, stride, kernel // 2, groups=wide, bias=rng.random() < 0.3)
     gate, _ = squeeze_and_excite(rng, wide)
     return nn.Sequential(
         nn.Conv2d(channels, wide, 1, bias=False), norm(rng, wide), activation(rng), depthwise, norm(rng, wide),
-        activation(rng), gate, nn.Conv2d(wide, after, 1), norm(rng, after),
+        activation(rng), gate, nn.Conv2d(wide, after, 1),
     ), after  # fmt: skip
 
 

@@ -241,7 +241,7 @@ def adaptive_max_pool2d(e: Emitter, x: Operand, size: tuple[Dim, Dim]) -> tuple[
 def _maxima_of_uneven(e: Emitter, x: ir.Value, sizes: list[int], counts: list[int]) -> tuple[ir.Value, ir.Value]:
     """Maxima of windows of several sizes: each has as many places as the largest, the last of it several times."""
     height, width = (_windows(size, count) for size, count in zip(sizes, counts, strict=True))
-    places = height[:, None, :, None] * sizes[1] + width[None, :, None, :]  # (P, Q, rows, columns)
+    places: Array = height[:, None, :, None] * sizes[1] + width[None, :, None, :]  # (P, Q, rows, columns)
     places = places.reshape(*counts, -1)
     flat = e.op("Reshape", x, e.ints([0, 0, -1]))
     seen = e.op("Gather", flat, e.array(places), axis=2)  # (N, C, P, Q, places)
@@ -251,7 +251,7 @@ def _maxima_of_uneven(e: Emitter, x: ir.Value, sizes: list[int], counts: list[in
     return e.op("Squeeze", y, e.ints([-1])), e.op("Squeeze", found, e.ints([-1]))
 
 
-def _windows(size: int, count: int) -> Array:
+def _windows(size: int, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """(count, the largest window's size), int64: the places of each window."""
     ends = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
     most = max((end - start for start, end in ends), default=0)

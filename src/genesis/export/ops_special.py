@@ -62,7 +62,7 @@ class _Raised:
 
 
 def _reflected(e: Emitter, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Where x is less than ½; 1 − x there and else x; and π · (x − the next integer), whose sine and tangent count."""
+    """Return whether x is less than ½; 1 − x there, else x; and π · (x − the nearest integer), for its sine."""
     is_left = e.op("Less", x, _number(e, 0.5))
     z = e.op("Where", is_left, e.op("Sub", _number(e, 1), x), x)
     return is_left, z, e.op("Mul", e.op("Sub", x, e.op("Round", x)), _number(e, math.pi))

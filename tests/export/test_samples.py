@@ -11,32 +11,18 @@ from tests.export import samples
 # Names whose samples are all refused, and a word of the reason; of others, some may be.
 REFUSED = {
     "masked_select": "shape depends on values|reads values",
-    "linalg.matrix_power": "reads values",
     "logspace": "reads values",
-    "masked_scatter": "shape depends on values",
+    "nextafter": "no translation",
     "unique": "shape depends on values",
     "unique_consecutive": "shape depends on values",
-} | dict.fromkeys(
-    (
-        "cummax", "cummin", "cumprod", "digamma", "erfinv", "histc", "index_fill", "lgamma", "mvlgamma", "nextafter",
-        "polygamma",
-    ),
-    "no translation",
-)  # fmt: skip
+}
 SOME_REFUSED = {
     "narrow": "reads values",
     "__getitem__": "shape depends on values",
-    "index_add": "0-d",
     "index_put": "shape depends on values",
-    "scatter": "0-d",
-    "scatter_add": "0-d",
-    "nonzero": "0-d|shape depends on values",
+    "nonzero": "shape depends on values",
     "nn.functional.batch_norm": "running statistics",
     "nn.functional.instance_norm": "running statistics|no translation",
-    "nn.functional.avg_pool2d": "divisor_override",
-    "nn.functional.adaptive_max_pool2d": "windows of several sizes",
-    "nn.functional.adaptive_max_pool1d": "windows of several sizes",
-    "nn.functional.gaussian_nll_loss": "reads values",  # to refuse negative variances
     "nn.functional.one_hot": "reads values",
     "nn.functional.embedding_bag": "reads values",
     "nn.functional.dropout": "random",

@@ -101,7 +101,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "launch": ("launch",),
         "engine": ("engine",),
         "ops": (
-            "ops.activation", "ops.elementwise", "ops.indexing", "ops.interpolation", "ops.loss", "ops.norm",
+            "ops.activation", "ops.decomposition", "ops.elementwise", "ops.indexing", "ops.interpolation", "ops.loss", "ops.norm",
             "ops.optimizer", "ops.pointwise", "ops.pooling", "ops.random", "ops.reduction", "ops.softmax", "ops.sort",
             "ops.storage",
         ),

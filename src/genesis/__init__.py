@@ -122,7 +122,17 @@ from genesis.linalg import cholesky as cholesky
 from genesis.linalg import det as det
 from genesis.linalg import inverse as inverse
 from genesis.linalg import logdet as logdet
+from genesis.linalg import matrix_exp as matrix_exp
 from genesis.linalg import slogdet as slogdet
+from genesis.linalg.older import adjoint as adjoint
+from genesis.linalg.older import cholesky_inverse as cholesky_inverse
+from genesis.linalg.older import cholesky_solve as cholesky_solve
+from genesis.linalg.older import lu_solve as lu_solve
+from genesis.linalg.older import lu_unpack as lu_unpack
+from genesis.linalg.older import pinverse as pinverse
+from genesis.linalg.older import qr as qr
+from genesis.linalg.older import svd as svd
+from genesis.linalg.older import triangular_solve as triangular_solve
 from genesis.ndarray import Device as Device
 from genesis.precision import float32_precision as float32_precision
 from genesis.precision import get_float32_precision as get_float32_precision

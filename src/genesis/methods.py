@@ -38,6 +38,7 @@ from genesis.adapted import (
     view_as,
     where,
 )
+from genesis.linalg import older
 from genesis.properties import Properties
 
 
@@ -315,6 +316,15 @@ class Methods(Properties):
     slogdet = linalg.slogdet
     inverse = linalg.inv
     cholesky = linalg.cholesky
+    matrix_exp = linalg.matrix_exp
+    adjoint = older.adjoint
+    cholesky_inverse = older.cholesky_inverse
+    cholesky_solve = older.cholesky_solve
+    lu_solve = older.lu_solve
+    pinverse = older.pinverse
+    qr = older.qr
+    svd = older.svd
+    triangular_solve = older.triangular_solve
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

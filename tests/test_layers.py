@@ -101,8 +101,8 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "launch": ("launch",),
         "engine": ("engine",),
         "ops": (
-            "ops.activation", "ops.decomposition", "ops.elementwise", "ops.indexing", "ops.interpolation", "ops.loss", "ops.norm",
-            "ops.optimizer", "ops.pointwise", "ops.pooling", "ops.random", "ops.reduction", "ops.softmax", "ops.sort",
+            "ops.activation", "ops.decomposition", "ops.elementwise", "ops.indexing", "ops.interpolation", "ops.loss",
+            "ops.norm", "ops.optimizer", "ops.pointwise", "ops.pooling", "ops.random", "ops.reduction", "ops.softmax", "ops.sort",
             "ops.storage",
         ),
         "products": ("ops.matmul", "ops.attention", "ops.conv"),

@@ -1,4 +1,4 @@
-"""What the fuzzer calls of decompositions: matrices of distinct eigenvalues, whose pivots are not close to each other."""
+"""What the fuzzer calls of decompositions: matrices of distinct eigenvalues, with pivots far from each other."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class CholeskySolve(Function):
 class LU(Function):
     """P · L · U, L and U in one matrix. dA = P · L⁻ᵀ · (tril(Lᵀ · dL, −1) + triu(dU · Uᵀ)) · U⁻ᵀ of a square one.
 
-    The columns beyond a square are A₂ = L · U₂, the rows beyond it A₂ = L₂ · U: they hand their gradients on to L and U.
+    The columns beyond a square are A₂ = L · U₂, the rows beyond it A₂ = L₂ · U; both hand gradients on to L and U.
     """
 
     autocast = "float32"

@@ -97,8 +97,8 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
         A: (…, M, N), floating.
         pivot: exchange rows; without, it is refused.
         check_errors: raise if a pivot is zero.
-    Returns: (LU, pivots, info): the shape of A, L below the diagonal, which is one, and U on and above it; (…, K) int32,
-        the row with which each is exchanged, from 1; int32 of the batch: 0, or the first pivot that is zero.
+    Returns: (LU, pivots, info): the shape of A, L below the diagonal, which is one, and U on and above it; (…, K)
+        int32, the row with which each is exchanged, from 1; int32 of the batch: 0, or the first pivot that is zero.
     Raises: LinAlgError: singular, with check_errors. ShapeError: no matrix. NotImplementedError: pivot=False.
     Grad: A.
 

@@ -1,4 +1,4 @@
-"""Eigenvalues of symmetric matrices, singular values, and what is made of them: pseudo-inverses, ranks, least squares."""
+"""Eigenvalues of symmetric matrices, singular values, and what they give: pseudo-inverses, ranks, least squares."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from genesis.adapted import (
     expand_as,
     flip,
     permute,
+    polygamma,
     rdiv,
     repeat,
     reshape,
@@ -275,6 +276,13 @@ class Methods(Properties):
     take_along_dim = F.take_along_dim
     scatter = F.scatter
     scatter_add = F.scatter_add
+    scatter_reduce = F.scatter_reduce
+    as_strided = F.as_strided
+    gcd = F.gcd
+    lcm = F.lcm
+    logcumsumexp = F.logcumsumexp
+    polygamma = polygamma
+    index_reduce = F.index_reduce
     masked_fill = F.masked_fill
     masked_select = F.masked_select
     sort = F.sort

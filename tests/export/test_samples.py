@@ -22,6 +22,16 @@ REFUSED = {
         "polygamma",
     ),
     "no translation",
+) | dict.fromkeys(
+    (
+        "cholesky_inverse", "cholesky_solve", "linalg.cholesky_ex", "linalg.cond", "linalg.det", "linalg.eigh",
+        "linalg.eigvalsh", "linalg.inv_ex", "linalg.lstsq", "linalg.lu", "linalg.lu_factor",
+        "linalg.lu_factor_ex", "linalg.lu_solve", "linalg.matrix_rank", "linalg.pinv", "linalg.qr",
+        "linalg.slogdet", "linalg.solve_ex", "linalg.svd", "linalg.svdvals", "linalg.tensorinv",
+        "linalg.tensorsolve", "logdet", "lu_solve", "lu_unpack", "matrix_exp", "pinverse", "qr", "svd",
+        "triangular_solve"
+    ),
+    "no translation|reads values",
 )  # fmt: skip
 SOME_REFUSED = {
     "narrow": "reads values",

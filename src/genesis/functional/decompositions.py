@@ -400,9 +400,7 @@ class QR(Function):
         if ctx.mode == "r":
             raise RuntimeError("qr: argument 'mode': the gradient needs Q, which mode=\"r\" does not give")
         if ctx.mode == "complete" and rows > columns:
-            raise RuntimeError(
-                "qr: argument 'mode': \"complete\" has no gradient where there are more rows than columns"
-            )
+            raise RuntimeError("qr: argument 'mode': \"complete\" has no gradient of more rows than columns")
         size, more = r.shape[-2], None
         if columns > size:
             if grad_r is not None:

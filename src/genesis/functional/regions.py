@@ -12,7 +12,8 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.conversion import clone
 from genesis.functional.indexing import getitem, index_put
-from genesis.functional.selection import masked_fill, nonzero, scatter
+from genesis.functional.scattering import scatter
+from genesis.functional.selection import masked_fill, nonzero
 from genesis.functional.shape import diagonal, expand, reshape
 from genesis.ndarray import NDArray, ops
 

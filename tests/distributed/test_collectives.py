@@ -32,7 +32,7 @@ def test_objects(two_ranks: Ranks) -> None:
 def test_objects_that_are_refused(alone: None) -> None:
     with pytest.raises(ValueError, match=r"^gather_object: argument 'dst': expected a rank from 0 to 0, got 1"):
         dist.gather_object(1, [None], dst=1)
-    with pytest.raises(ValueError, match=r"^all_gather_object: argument 'object_list': expected a list of 1, got 2 ele"):
+    with pytest.raises(ValueError, match=r"^all_gather_object: argument 'object_list': expected a list of 1, got 2"):
         dist.all_gather_object([None, None], 1)
 
 

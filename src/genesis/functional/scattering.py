@@ -83,7 +83,7 @@ def scatter_reduce(
     for each, size in enumerate(index.array.shape):
         part = narrow(part, each, 0, size)
     if reduce in ("amax", "amin"):
-        return Extreme.apply(input, part, index, dim, reduce == "amax", include_self)
+        return ScatterExtreme.apply(input, part, index, dim, reduce == "amax", include_self)
     start = input if include_self else Scatter.apply(input, int(reduce == "prod"), dim=dim, index=index.array)
     if reduce == "prod":
         return _of_groups(start, dim, index, part, mul)
@@ -153,7 +153,7 @@ def _one(x: Tensor, dim: int) -> tuple[int, ...]:
     return tuple([1 if each == dim else size for each, size in enumerate(x.array.shape)])
 
 
-class Extreme(Function):
+class ScatterExtreme(Function):
     """The largest or smallest of a group; its gradient is shared by those that are equal to it."""
 
     @staticmethod

@@ -48,7 +48,7 @@ def as_strided(
         expected = f"places {first} … {end - 1} of memory"
         got = f"{offset} … {offset + _extent(shape, strides) - 1}"
         raise ShapeError(describe("as_strided", "size", expected, got))
-    return AsStrided.apply(input, shape, strides, offset)
+    return StridedView.apply(input, shape, strides, offset)
 
 
 def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -57,7 +57,7 @@ def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 0 if 0 in shape else 1 + steps
 
 
-class AsStrided(Function):
+class StridedView(Function):
     @staticmethod
     def forward(ctx: Context, x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Tensor:
         ctx.of_x = x.shape, x.array.strides

@@ -25,7 +25,8 @@ WITH_ERRORS = [name for name in NAMES if any(op.error_inputs_func for op in OPS.
 ITS_WARNINGS = (
     "ignore:Using padding='same'", "ignore:reduction. 'mean' divides", "ignore:.*upsample",
     "ignore:linear_cross_entropy", "ignore:Using torch.cross", "ignore:torch.cholesky", "ignore:torch.searchsorted",
-    "ignore:.nn.functional.upsample", "ignore:torch.lu_solve", "ignore:torch.qr", "ignore:torch.triangular_solve",
+    "ignore:.nn.functional.upsample", "ignore:torch.lu_solve",
+    "ignore:index_reduce", "ignore:torch.qr", "ignore:torch.triangular_solve",
 )  # fmt: skip  # PyTorch's own, in its samples
 
 

@@ -57,7 +57,20 @@ def qr(input: Tensor, some: bool = True) -> factors.QR:
 
 
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
-    """The pseudo-inverses of matrices. See `genesis.linalg.pinv`."""
+    """The pseudo-inverses of matrices. See `genesis.linalg.pinv`.
+
+    Args:
+        input: (…, M, N), floating.
+        rcond: singular values up to rcond times the largest count as 0; a number, or a tensor of any shape that
+            broadcasts with the batch, floating.
+    Returns: (…, N, M).
+    Raises: ShapeError: no matrix.
+    Grad: input, where its rank is constant.
+
+    Example:
+        >>> genesis.pinverse(genesis.tensor([[2.0], [0.0]])).tolist()
+        [[0.5, 0.0]]
+    """
     return spectra.pinv(input, rcond)
 
 
@@ -67,7 +80,7 @@ def lu_unpack(
     """P, L and U of what lu_factor gives.
 
     Args:
-        LU_data, LU_pivots: as `genesis.linalg.lu_factor` gives them.
+        LU_data, LU_pivots: (…, M, N) and (…, K), floating and int32, of lu_factor.
         unpack_data: give L and U; else empty ones.
         unpack_pivots: give P; else an empty one.
     Returns: (P, L, U).

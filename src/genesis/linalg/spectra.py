@@ -200,7 +200,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     Grad: A, B.
 
     Example:
-        >>> genesis.linalg.lstsq(genesis.ones(2, 1), genesis.tensor([[1.0], [3.0]])).solution.tolist()
+        >>> genesis.linalg.lstsq(genesis.ones(2, 1), genesis.tensor([[1.0], [3.0]])).solution.round().tolist()
         [[2.0]]
     """
     rows, columns = matrices("lstsq", A)

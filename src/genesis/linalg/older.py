@@ -61,8 +61,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 
     Args:
         input: (…, M, N), floating.
-        rcond: singular values up to rcond times the largest count as 0; a number, or a tensor of any shape that
-            broadcasts with the batch, floating.
+        rcond: 0-d or of the shape of the batch, or a number: singular values up to it times the largest count as 0.
     Returns: (…, N, M).
     Raises: ShapeError: no matrix.
     Grad: input, where its rank is constant.

@@ -137,7 +137,7 @@ def pinv(
 
     Args:
         A: (…, M, N), floating.
-        rcond: another name of rtol.
+        rcond: another name of rtol, a number or a tensor.
         hermitian: A is symmetric; its eigenvalues are faster.
         atol: singular values up to max(atol, rtol · the largest) count as 0; 0 by default.
         rtol: max(M, N) · epsilon by default, or 0 if there is an atol above 0.

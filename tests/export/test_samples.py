@@ -15,9 +15,20 @@ REFUSED = {
     "nextafter": "no translation",
     "unique": "shape depends on values",
     "unique_consecutive": "shape depends on values",
-}
+} | dict.fromkeys(
+    (
+        "cholesky_inverse", "cholesky_solve", "linalg.cond", "linalg.det", "linalg.lstsq", "linalg.lu",
+        "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.slogdet", "linalg.tensorinv", "linalg.tensorsolve",
+        "logdet", "lu_unpack", "matrix_exp",
+    ),
+    "no translation|reads values",
+)  # fmt: skip
 SOME_REFUSED = {
     "narrow": "reads values",
+    "linalg.vander": "no translation",
+    "linalg.matrix_power": "no translation",
+    "scatter_reduce": "no translation",
+    "index_reduce": "no translation",
     "__getitem__": "shape depends on values",
     "index_put": "shape depends on values",
     "nonzero": "shape depends on values",
@@ -30,6 +41,9 @@ SOME_REFUSED = {
 } | REFUSED
 NO_KERNEL = {"bfloat16"}  # ONNX Runtime's results in bfloat16 have no NumPy dtype
 NO_SAMPLES = {  # with floating operands, among the small ones that are not empty
+    "gcd", "lcm", "linalg.cholesky_ex", "linalg.eigh", "linalg.eigvalsh", "linalg.inv_ex", "linalg.lu_solve",
+    "linalg.matrix_rank", "linalg.pinv", "linalg.qr", "linalg.solve_ex", "linalg.svd", "linalg.svdvals",
+    "lu_solve", "pinverse", "qr", "svd", "triangular_solve",
     "__rand__", "__ror__", "__rxor__", "bincount", "bitwise_left_shift", "bitwise_right_shift", "broadcast_shapes",
     "cat", "cholesky", "nn.functional.ctc_loss", "nn.functional.fractional_max_pool2d",
     "linalg.cholesky", "linalg.inv", "linalg.multi_dot", "linalg.solve", "linalg.solve_triangular",

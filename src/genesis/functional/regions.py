@@ -14,7 +14,8 @@ from genesis.functional.arguments import require_tensors
 from genesis.functional.conversion import clone
 from genesis.functional.elementwise import where
 from genesis.functional.indexing import getitem, index_put
-from genesis.functional.selection import index_select, masked_fill, scatter
+from genesis.functional.scattering import scatter
+from genesis.functional.selection import index_select, masked_fill
 from genesis.functional.shape import diagonal, expand, reshape
 from genesis.ndarray import NDArray, ops
 

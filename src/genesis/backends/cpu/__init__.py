@@ -5,6 +5,7 @@ from genesis.backends.cpu import (
     activation,
     attention,
     conv,
+    decomposition,
     elementwise,
     indexing,
     linalg,
@@ -21,7 +22,7 @@ from genesis.backends.cpu import (
 )
 
 MODULES = (
-    storage, order, elementwise, activation, reduction, linalg, indexing, random,
+    storage, order, elementwise, activation, reduction, linalg, decomposition, indexing, random,
     conv, pooling, norm, attention, loss, optimizer, replay,
 )  # fmt: skip
 

@@ -6,7 +6,6 @@ columns depend on each other; of larger ones the copies are a small part of the 
 
 from __future__ import annotations
 
-
 from genesis.backends.cuda.ops.storage.launch import from_cpu, to_cpu
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.dispatch import active

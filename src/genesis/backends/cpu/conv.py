@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from genesis import activations
 from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu import batchnorm, columns, fused_activation, packing, sums, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
+from genesis.backends.cpu.x86 import micro
+from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable
 from genesis.precision import get_float32_precision
 from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm
 
@@ -235,7 +237,18 @@ class PackedWeight:
     geometry: ConvGeometry
 
 
-def conv_prepack(weight: Tensor, bias: Tensor | None, input_shape: Shape, geometry: ConvGeometry) -> PackedWeight:
+class DirectWeight(NamedTuple):
+    """A weight for our own kernels."""
+
+    conv: PackedConv
+    fits_all_shapes: bool = True
+
+
+def conv_prepack(
+    weight: Tensor, bias: Tensor | None, input_shape: Shape, geometry: ConvGeometry
+) -> PackedWeight | DirectWeight:
+    if is_supported(weight.dtype, weight.shape, geometry.groups):
+        return DirectWeight(PackedConv(weight, bias, geometry))
     if max(weight.shape[2:]) == 1:  # dilation means nothing, but ends oneDNN's 1×1 kernels in a segmentation fault
         geometry = geometry._replace(dilation=(1, 1))
     stride, padding, dilation, groups = geometry
@@ -256,7 +269,11 @@ def conv_prepack(weight: Tensor, bias: Tensor | None, input_shape: Shape, geomet
     return PackedWeight(weight, parts, tiles, bias, geometry)
 
 
-def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None) -> Tensor:
+def conv_prepacked(
+    input: Tensor, packed: PackedWeight | DirectWeight, residual: Tensor | None, activation: str | None
+) -> Tensor:
+    if isinstance(packed, DirectWeight):
+        return _direct(input, packed.conv, residual, activation)
     p = packed
     input = _channels_last(input)
     stride, padding, dilation, groups = p.geometry
@@ -278,3 +295,10 @@ def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None,
         "relu" if activation == "relu" else None, [], "",
     )  # fmt: skip
     return y if activation in (None, "relu") else fused_activation.apply(y, activation)[0]
+
+
+def _direct(input: Tensor, conv: PackedConv, residual: Tensor | None, activation: str | None) -> Tensor:
+    residual = None if residual is None else _channels_last(residual)
+    if activation in micro.ACTIVATIONS:
+        return conv(readable(input), residual, activation)
+    return fused_activation.apply(conv(readable(input), residual, None), activation)[0]

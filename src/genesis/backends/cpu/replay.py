@@ -10,8 +10,10 @@ from torch import Tensor
 
 from genesis.backends import contract
 from genesis.backends.contract import Shape
-from genesis.backends.cpu import packing
-from genesis.backends.cpu.conv import PackedWeight, conv_prepack, conv_prepacked, open_sizes
+from genesis.backends.cpu import fused_activation, packing
+from genesis.backends.cpu.conv import DirectWeight, PackedWeight, conv_prepack, conv_prepacked, open_sizes
+from genesis.backends.cpu.x86 import micro
+from genesis.backends.cpu.x86.packed import readable
 from genesis.backends.dispatch import Op
 from genesis.records import ConvGeometry
 
@@ -45,20 +47,33 @@ def prepares(op: Op) -> Callable[[Maker], Maker]:
 @prepares(contract.conv_forward)
 def _conv_forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Prepared:
     packed = conv_prepack(weight, bias, tuple(input.shape), geometry)
+    if isinstance(packed, DirectWeight):
+        return _direct(input, packed, None, None)
     return _conv_prepacked(input, packed, None, None) or (lambda x: conv_prepacked(x, packed, None, None))
 
 
 @prepares(contract.conv_prepacked)
 def _conv_prepacked(
-    input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None
+    input: Tensor, packed: PackedWeight | DirectWeight, residual: Tensor | None, activation: str | None
 ) -> Prepared | None:
     """Compute conv_prepacked on such an input, without its checks."""
+    if isinstance(packed, DirectWeight):
+        return _direct(input, packed, residual, activation)
     if residual is not None or packed.winograd is not None or not packed.weight.is_mkldnn:
         return None
-    weight, bias, attribute = packed.weight, packed.bias, activation or "none"
+    unary, left = fused_activation.pointwise(activation)
+    if left is not None:
+        return None
+    weight, bias = packed.weight, packed.bias
     stride, padding, dilation, groups = packed.geometry
-    options: tuple[object, ...] = (padding, stride, dilation, groups, attribute, [], "")
+    options: tuple[object, ...] = (padding, stride, dilation, groups, *unary)
     return _ordered(input, lambda x: _pointwise(x, weight, bias, *options))
+
+
+def _direct(input: Tensor, packed: DirectWeight, residual: Tensor | None, activation: str | None) -> Prepared | None:
+    if residual is not None or activation not in micro.ACTIVATIONS or readable(input) is not input:
+        return None
+    return packed.conv.plan(input, False, activation)
 
 
 @prepares(contract.conv_input_grad)

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu.jit.driver import BLOCK, CALL, Job, Numbers
-from genesis.backends.cpu.jit.machine import Code
-from genesis.backends.cpu.jit.micro import Micro
-from genesis.records import ConvGeometry
+from genesis.backends.cpu.x86.driver import Job, Numbers
+from genesis.backends.cpu.x86.machine import Code
+from genesis.backends.cpu.x86.micro import Micro
+from genesis.backends.cpu.x86.problem import MOST_PIXELS, Problem, balanced, compiled, split
 
 _SUMMANDS = 256  # of a sum in a register
 _SUMS_BYTES = 24 << 10  # of y, to which the parts of a block are added: they stay in the innermost cache
-_MOST_PIXELS = {True: (0, 26, 13, 9, 6), False: (0, 12, 6, 4)}  # by vectors: those whose sums the registers hold
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A convolution; strides: of x, in floats."""
-
-    input_shape: Shape
-    strides: Shape
-    weight_shape: Shape
-    geometry: ConvGeometry
-    has_bias: bool
-    has_residual: bool
-    activation: str | None
-
-    @property
-    def output_shape(self) -> Shape:
-        (batch, _, *sizes), (out_channels, _, *kernel) = self.input_shape, self.weight_shape
-        stride, padding, dilation, _ = self.geometry
-        return batch, out_channels, *(
-            (size + 2 * p - d * (k - 1) - 1) // s + 1
-            for size, k, s, p, d in zip(sizes, kernel, stride, padding, dilation, strict=True)
-        )
 
 
 @dataclass(frozen=True)
@@ -54,30 +30,8 @@ class Options:
 
 
 class Direct:
-    """A convolution that is ready to run."""
+    """The job of a convolution."""
 
-    def __init__(self, problem: Problem, options: Options, weight: Tensor, bias: Tensor | None) -> None:
-        self._problem = problem
-        lanes = 16 if options.wide else 8
-        self._widths = _split(-(-problem.weight_shape[0] // lanes), options.most_vectors)
-        self._parts = _parts(problem.weight_shape)
-        self.weight = _packed(weight, [width * lanes for width in self._widths], self._parts)
-        self.bias = None if bias is None else torch.nn.functional.pad(bias, (0, -bias.shape[0] % lanes))
-        self._job = _Planner(problem, options, self._widths, self._parts).job()
-        self._bias = 0 if self.bias is None else self.bias.data_ptr()
-        self._weight = self.weight.data_ptr()
-        batch, channels, *sizes = problem.output_shape
-        self._nhwc = batch, *sizes, channels
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        y = torch.empty(self._nhwc).permute(0, 3, 1, 2)
-        self._job.run(
-            x.data_ptr(), self._weight, y.data_ptr(), self._bias, 0 if residual is None else residual.data_ptr()
-        )
-        return y
-
-
-class _Planner:
     def __init__(self, problem: Problem, options: Options, widths: list[int], parts: list[int]) -> None:
         self._problem, self._options, self._widths, self._parts = problem, options, widths, parts
         self._lanes = 16 if options.wide else 8
@@ -89,7 +43,11 @@ class _Planner:
         flat = kernel == (1, 1) and stride == (1, 1) and padding == (0, 0) and row == pixel * sizes[1]
         if flat:  # rows need not be told apart, nor images
             together = batch if image == row * sizes[0] else 1
-            batch, sizes, out_sizes = batch // together, [1, together * sizes[0] * sizes[1]], (1, together * math.prod(out_sizes))
+            batch, sizes, out_sizes = (
+                batch // together,
+                [1, together * sizes[0] * sizes[1]],
+                (1, together * math.prod(out_sizes)),
+            )
             row = pixel * sizes[1]
         self._batch, self._sizes, self._out_sizes, self._kernel = batch, sizes, out_sizes, kernel
         self._stride, self._padding, self._dilation = stride, padding, dilation
@@ -99,13 +57,7 @@ class _Planner:
 
     def job(self) -> Job:
         units = self._units()
-        costs = np.cumsum([cost for _, cost in units])
-        count = self._options.num_threads
-        of_thread = np.minimum((costs - 1) * count // costs[-1], count - 1)
-        blocks = [
-            np.array([unit for (unit, _), t in zip(units, of_thread, strict=True) if t == thread], dtype=np.int64)
-            for thread in range(count)
-        ]
+        blocks = [np.array(mine, dtype=np.int64) for mine in balanced(units, self._options.num_threads)]
         return Job(blocks, (self._lists, self._kernels))
 
     def _units(self) -> list[tuple[tuple[int, ...], int]]:
@@ -125,7 +77,7 @@ class _Planner:
                     x += left * self._stride[1] * self._pixel
                     y = image * height * out_row + top * out_row + left * self._out_channels * 4 + places[k]
                     start = calls.ctypes.data
-                    unit = (start, start + calls.nbytes, x, weights[k], y, places[k])
+                    unit = (start, start + calls.nbytes, x, weights[k], y, places[k], 0)
                     units.append((unit, (end - top) * (right - left) * vectors, (image, top, left, k)))
         if not self._options.weights_first:
             units.sort(key=lambda unit: unit[2])
@@ -136,7 +88,7 @@ class _Planner:
         height, width = self._out_sizes
         most = max(1, _SUMS_BYTES // (vectors * self._lanes * 4))
         if self._kernel == (1, 1) and height == 1:
-            tile = _MOST_PIXELS[self._options.wide][vectors]
+            tile = MOST_PIXELS[self._options.wide][vectors]
             tiles = -(-width // tile)
             count = max(1, -(-width // most))
             count = min(tiles, -(-count // self._options.num_threads) * self._options.num_threads)
@@ -159,8 +111,8 @@ class _Planner:
         known = self._lists.get(key)
         if known is not None:
             return known
-        most = _MOST_PIXELS[self._options.wide][vectors]
-        tiles = _split(right - left, most)
+        most = MOST_PIXELS[self._options.wide][vectors]
+        tiles = split(right - left, most)
         starts = [sum(tiles[:i]) for i in range(len(tiles))]
         last_lanes = self._lanes - (-self._out_channels % self._lanes if is_last else 0)
         out_row, line = self._out_sizes[1] * self._out_channels * 4, vectors * self._lanes * 4
@@ -176,7 +128,7 @@ class _Planner:
                 w = weight + low * width * part * line
                 calls += [
                     (kernel, x + start * self._stride[1] * self._pixel, w, p * out_row + start * self._out_channels * 4,
-                     high - low)
+                     high - low, 0, 0)
                     for kernel, start in zip(kernels, starts, strict=True)
                 ]  # fmt: skip
             first += part
@@ -204,32 +156,37 @@ class _Planner:
             first == 0, first + channels == problem.weight_shape[1],
             problem.has_bias, problem.has_residual, problem.activation,
         )  # fmt: skip
-        code = self._kernels[kernel] = _compiled(kernel)
+        code = self._kernels[kernel] = compiled(kernel)
         return code.address
 
 
-@functools.lru_cache(4096)
-def _compiled(kernel: Micro) -> Code:
-    return Code(kernel.code())
-
-
-def _split(count: int, most: int) -> list[int]:
-    """count as a sum of nearly equal parts."""
-    parts = -(-count // most)
-    return [count // parts + (i < count % parts) for i in range(parts)]
-
-
-def _parts(weight_shape: Shape) -> list[int]:
+def parts_of(weight_shape: Shape) -> list[int]:
     _, channels, *kernel = weight_shape
     most = max(4, _SUMMANDS // math.prod(kernel) // 4 * 4)
-    fours = _split(-(-channels // 4), most // 4)
+    fours = split(-(-channels // 4), most // 4)
     parts = [4 * each for each in fours]
     parts[-1] -= -channels % 4
     return parts
 
 
-def _packed(weight: Tensor, widths: list[int], parts: list[int]) -> Tensor:
+def packed(weight: Tensor, widths: list[int], parts: list[int]) -> Tensor:
     """The weights of a block of k, of these widths, after those of another; in it, by part, r, s, c and k."""
     padded = torch.nn.functional.pad(weight.permute(2, 3, 1, 0), (0, sum(widths) - weight.shape[0]))
     blocks = [part.reshape(-1) for block in padded.split(widths, 3) for part in block.split(parts, 2)]
     return torch.cat(blocks)
+
+
+def unpacked(weights: Tensor, shape: Shape, widths: list[int], parts: list[int]) -> Tensor:
+    """The weight of which packed() made these."""
+    kernel = shape[2:]
+    blocks = weights.split([math.prod((*shape[1:], width)) for width in widths])
+    whole = [
+        torch.cat([
+            part.view(*kernel, channels, width)
+            for part, channels in zip(
+                block.split([math.prod(kernel) * each * width for each in parts]), parts, strict=True
+            )
+        ], 2)
+        for block, width in zip(blocks, widths, strict=True)
+    ]  # fmt: skip
+    return torch.cat(whole, 3)[..., : shape[0]].permute(3, 2, 0, 1)

@@ -8,9 +8,10 @@ is short, so that its sums round little; it is then added to what is in y. All p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from genesis.backends.cpu.jit.assembler import R8, R9, RAX, RCX, RDI, RDX, RSI, Assembler
+from genesis.backends.cpu.x86.assembler import R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, Assembler
 
 _UNROLLED = 4  # steps of c in a turn of the loop
 
@@ -46,15 +47,20 @@ class Micro:
     has_bias: bool = False
     has_residual: bool = False
     activation: str | None = None
+    in_scratch: bool = False  # x and y are there
 
     def code(self) -> bytes:
         """A function of x (rdi), w (rsi), y (rdx), the number of rows (rcx), bias (r8) and residual (r9)."""
         a = Assembler(self.wide)
+        if self.in_scratch:
+            a.move(RDI, R10)
+            a.move(RDX, R11)
         if self.last_lanes != a.vector_bytes // 4:
             a.set_mask(self.last_lanes)
         sums = [[m * self.vectors + n for n in range(self.vectors)] for m in range(self.pixels)]
         for vector in range(self.pixels * self.vectors):
             a.zero(vector)
+        nothing = a.jump_if_zero(RCX)
         start = a.here
         moved = 0
         for offset, first, end in self.taps:
@@ -62,6 +68,7 @@ class Micro:
         a.increase(RDI, self.row - moved)
         a.increase(RCX, -1)
         a.jump_back_unless_zero(start)
+        a.land(nothing)
         self._finish(a, sums)
         a.end()
         return bytes(a.code)
@@ -114,20 +121,37 @@ class Micro:
 
     def _finish(self, a: Assembler, sums: list[list[int]]) -> None:
         lanes = a.vector_bytes // 4
-        zero = None
-        if self.ends and self.activation in ("relu", "relu6"):
-            zero = self.pixels * self.vectors
-            a.zero(zero)
+        free = self.pixels * self.vectors
+        apply = apply_activation(a, self.activation if self.ends else None, free)
         for m, row in enumerate(sums):
             for n, vector in enumerate(row):
                 masked = n == self.vectors - 1 and self.last_lanes != lanes
                 place = m * self.out_pixel + n * a.vector_bytes
                 if self.begins and self.has_bias:
-                    a.add(vector, vector, (R8, n * a.vector_bytes), masked)
+                    a.add(vector, vector, (R8, n * a.vector_bytes))
                 if not self.begins:
                     a.add(vector, vector, (RDX, place), masked)
                 if self.ends and self.has_residual:
                     a.add(vector, vector, (R9, place), masked)
-                if zero is not None:
-                    a.maximum(vector, zero, vector)  # NaN stays
+                apply(vector)
                 a.store((RDX, place), vector, masked)
+
+
+ACTIVATIONS = (None, "relu", "relu6")
+
+
+def apply_activation(a: Assembler, activation: str | None, free: int) -> Callable[[int], None]:
+    """A function that applies it to a vector; what that needs is in the vectors free and free + 1. NaN stays."""
+    if activation is None:
+        return lambda vector: None
+    zero, six = free, free + 1
+    a.zero(zero)
+    if activation == "relu":
+        return lambda vector: a.maximum(vector, zero, vector)
+    a.fill(six, 6.0)
+
+    def relu6(vector: int) -> None:
+        a.maximum(vector, zero, vector)
+        a.minimum(vector, six, vector)
+
+    return relu6

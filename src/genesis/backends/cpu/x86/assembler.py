@@ -8,6 +8,7 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 
 from __future__ import annotations
 
+import struct
 from typing import TypeAlias
 
 Memory: TypeAlias = "tuple[int, int]"
@@ -59,6 +60,18 @@ class Assembler:
     def minimum(self, to: int, x: int, operand: int | Memory) -> None:
         """The smaller one; operand where either is NaN."""
         self._vector(_NONE, _0F, 0x5D, to, x, operand)
+
+    def multiply(self, to: int, x: int, operand: int | Memory) -> None:
+        self._vector(_NONE, _0F, 0x59, to, x, operand)
+
+    def fill(self, vector: int, value: float) -> None:
+        """All lanes with a number; changes rax."""
+        self.code += b"\xb8" + struct.pack("<f", value)  # mov eax, number
+        if self.wide:
+            self._vector(_66, _0F38, 0x7C, vector, 0, RAX)  # vpbroadcastd
+            return
+        self.code += bytes((0xC4, (~vector >> 3 & 1) << 7 | 0x60 | _0F, 0x79, 0x6E, 0xC0 | (vector & 7) << 3))  # vmovd
+        self._vector(_66, _0F38, 0x18, vector, 0, vector)
 
     def zero(self, vector: int) -> None:
         self._vector(_66, _0F, 0xEF, vector, vector, vector)  # exclusive or
@@ -118,6 +131,12 @@ class Assembler:
 
     def jump_back(self, target: int) -> None:
         self.code += b"\xe9" + (target - self.here - 5).to_bytes(4, "little", signed=True)
+
+    def jump_if_zero(self, register: int) -> int:
+        """To where land() is called with the result."""
+        self._integer(0x85, register, register)
+        self.code += b"\x0f\x84\0\0\0\0"
+        return self.here
 
     def jump_unless_less(self) -> int:
         """To where land() is called with the result; as compare() found."""

@@ -3,6 +3,9 @@
 A thread has a list of blocks; a block is a list of calls, which other blocks may share, and where its operands begin.
 
     for thread in mine: for block in thread: for call in block.calls: call.kernel(block.x + call.x, …)
+
+A kernel finds x in rdi, w in rsi, y in rdx, the call's count in rcx, the bias in r8, the residual, which lies as y does,
+in r9, and two places of the scratch memory in r10 and r11.
 """
 
 from __future__ import annotations
@@ -14,20 +17,37 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from genesis.backends.cpu.jit import machine
-from genesis.backends.cpu.jit.assembler import R8, R9, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP
-from genesis.backends.cpu.jit.assembler import Assembler
-from genesis.backends.cpu.jit.machine import Code
+from genesis.backends.cpu.x86 import machine
+from genesis.backends.cpu.x86.assembler import (
+    R8,
+    R9,
+    R10,
+    R11,
+    R12,
+    R13,
+    R14,
+    R15,
+    RAX,
+    RBP,
+    RBX,
+    RCX,
+    RDI,
+    RDX,
+    RSI,
+    RSP,
+    Assembler,
+)
+from genesis.backends.cpu.x86.machine import Code
 
 Numbers = npt.NDArray[np.int64]
 
-CALL = 5  # numbers: kernel, x, w, y, rows
-BLOCK = 6  # numbers: first call, end of calls, x, w, y, bias
-_OPERANDS = 5  # x, w, y, bias, residual
+CALL = 7  # numbers: kernel, x, w, y, count, two places of scratch memory
+BLOCK = 7  # numbers: first call, end of calls, x, w, y, bias, scratch
+_OPERANDS = 6  # x, w, y, bias, scratch, residual
 
 # On the stack.
-_X, _W, _Y, _BIAS, _RESIDUAL, _END, _NUM_THREADS = range(0, 56, 8)
-_FRAME = 56
+_X, _W, _Y, _BIAS, _SCRATCH, _RESIDUAL, _END, _NUM_THREADS = range(0, 64, 8)
+_FRAME = 72
 
 
 class Job:
@@ -40,10 +60,10 @@ class Job:
         self._bounds = np.array(bounds, dtype=np.int64)
         self._worker, self._parallel = _functions()
 
-    def run(self, x: int, w: int, y: int, bias: int, residual: int) -> None:
+    def run(self, x: int, w: int, y: int, bias: int, residual: int, scratch: int = 0) -> None:
         """With the addresses of its operands."""
         count = self._num_threads
-        data = _Data(x, w, y, bias, residual, self._bounds.ctypes.data, count)
+        data = _Data(x, w, y, bias, scratch, residual, self._bounds.ctypes.data, count)
         if count == 1:
             self._worker(ctypes.byref(data))
         else:
@@ -51,7 +71,7 @@ class Job:
 
 
 class _Data(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("x", "w", "y", "bias", "residual", "bounds", "count")]
+    _fields_ = [(name, ctypes.c_int64) for name in ("x", "w", "y", "bias", "scratch", "residual", "bounds", "count")]
 
 
 @functools.cache
@@ -93,17 +113,19 @@ def _worker_code() -> bytes:
     next_thread = a.jump_unless_less()
     a.move(R13, (R15, 0))
     a.move(R14, (R15, 8))
-    for index, place in enumerate((_X, _W, _Y, _BIAS)):
+    for index, place in enumerate((_X, _W, _Y, _BIAS, _SCRATCH)):
         a.move(RAX, (R12, 8 * index))
         a.add_integer(RAX, (R15, 16 + 8 * index))
         a.move_to((RSP, place), RAX)
-    a.move(RAX, (R12, 8 * 4))
+    a.move(RAX, (R12, 8 * 5))
     a.add_integer(RAX, (R15, 16 + 8 * 2))  # the residual lies as y does
     a.move_to((RSP, _RESIDUAL), RAX)
     calls = a.here
     a.compare(R13, R14)
     next_block = a.jump_unless_less()
-    for register, place, index in ((RDI, _X, 1), (RSI, _W, 2), (RDX, _Y, 3), (R9, _RESIDUAL, 3)):
+    for register, place, index in (
+        (RDI, _X, 1), (RSI, _W, 2), (RDX, _Y, 3), (R9, _RESIDUAL, 3), (R10, _SCRATCH, 5), (R11, _SCRATCH, 6)
+    ):  # fmt: skip
         a.move(register, (RSP, place))
         a.add_integer(register, (R13, 8 * index))
     a.move(RCX, (R13, 8 * 4))

@@ -15,7 +15,7 @@ import torch
 
 @functools.cache
 def vectors() -> str | None:
-    """"avx512" or "avx2"; None where kernels of ours don't run.
+    """ "avx512" or "avx2"; None where kernels of ours don't run.
 
     Like PyTorch, it follows ATEN_CPU_CAPABILITY, and like oneDNN ONEDNN_MAX_CPU_ISA.
     """

@@ -74,7 +74,7 @@ class PackedConv:
         bias = 0 if self._bias is None else self._bias.data_ptr()
         if not math.prod(shape):
             return Plan(shape, None, 0, bias, 0, self)
-        if winograd.is_supported(problem, self.wide) and winograd.pays(problem, self.wide):
+        if winograd.is_supported(problem, self.wide) and winograd.pays(problem, self.wide, num_threads):
             by_tiles = winograd.Winograd(problem, self.wide, num_threads, self._widths)
             transformed = self._transformed()
             return Plan(shape, by_tiles.job(), transformed.data_ptr(), bias, by_tiles.scratch_bytes, self)

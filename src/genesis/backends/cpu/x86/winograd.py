@@ -10,52 +10,90 @@ Source: Lavin & Gray 2016, arXiv:1509.09308, section 4.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from genesis.backends.contract import Pair
 from genesis.backends.cpu.x86.driver import Job, Numbers
 from genesis.backends.cpu.x86.micro import Micro
 from genesis.backends.cpu.x86.problem import MOST_PIXELS, Problem, balanced, compiled, split
 from genesis.backends.cpu.x86.winograd_kernels import FromTile, ToTile
 
 _SUMMANDS = 128  # of a sum in a register
-_SCRATCH_BYTES = 512 << 10  # of a thread: stays in its cache
-_CACHE_BYTES = 2 << 20
+_SCRATCH_BYTES = 768 << 10  # of a thread: stays in its cache
+_CACHED_BYTES = 4 << 20  # of weights that are read often; of more, they are read as seldom as possible
+_FEW_VECTORS = 4  # of channels: of fewer, a call transforms several tiles
 # Estimates, in cycles of a core.
-_PER_VECTOR = 45  # to transform a vector of channels of a tile, one way
-_PER_TILE = 60
+_PER_VECTOR = 40  # to transform a vector of channels of a tile, one way
+_PER_TILE = 40
 _BYTES_PER_CYCLE = 8  # of weights that don't stay in the cache
+
+
+class Line(NamedTuple):
+    """A row or column of tiles.
+
+    Attributes:
+        origin: the row or column of y where it begins.
+        inside: the first and the end of those of its four rows or columns of x that are in the image.
+        outputs: how many of its two rows or columns of y are.
+    """
+
+    origin: int
+    inside: Pair
+    outputs: int
 
 
 def is_supported(problem: Problem, wide: bool) -> bool:
     lanes = 16 if wide else 8
     out_channels, channels, *kernel = problem.weight_shape
-    geometry = problem.geometry
     fits = tuple(kernel) == (3, 3) and channels % lanes == 0 and out_channels % lanes == 0
     return (
-        fits
-        and geometry.stride == (1, 1)
-        and geometry.dilation == (1, 1)
-        and max(geometry.padding) <= 1
-        and (problem.strides[1] == 1 and math.prod(problem.output_shape) > 0)
+        fits and problem.geometry.stride == (1, 1) and problem.strides[1] == 1 and math.prod(problem.output_shape) > 0
     )
 
 
-def pays(problem: Problem, wide: bool) -> bool:
+def pays(problem: Problem, wide: bool, num_threads: int) -> bool:
     """Whether it is expected to be faster than direct convolution."""
     lanes = 16 if wide else 8
     out_channels, channels = problem.weight_shape[:2]
-    batch, _, height, width = problem.output_shape
-    tiles = batch * -(-height // 2) * -(-width // 2)
+    batch = problem.input_shape[0]
     pairs = channels * out_channels
-    direct = batch * height * width * 9 * pairs / lanes / 2
+    tiles = batch * len(lines(problem, 0)) * len(lines(problem, 1))
+    direct = batch * _num_taps(problem, 0) * _num_taps(problem, 1) * pairs / lanes / 2
     transforms = tiles * ((channels + out_channels) / lanes * _PER_VECTOR + _PER_TILE)
     weights = 4 * 16 * pairs
-    blocks = max(1, tiles * 16 * 4 * (channels + out_channels) / _SCRATCH_BYTES)
-    reading = blocks * weights / _BYTES_PER_CYCLE if weights > _CACHE_BYTES else 0
-    return tiles * 16 * pairs / lanes / 2 + transforms + reading < direct
+    scratch = tiles * 16 * 4 * (channels + out_channels)
+    readings = max(num_threads, scratch / _scratch_bytes(problem)) if weights > _CACHED_BYTES // 2 else 0
+    return tiles * 16 * pairs / lanes / 2 + transforms + readings * weights / _BYTES_PER_CYCLE < direct
+
+
+def _num_taps(problem: Problem, axis: int) -> int:
+    """How often the weight meets a number and not the padding, which direct convolution leaves out."""
+    size, outputs = problem.input_shape[2 + axis], problem.output_shape[2 + axis]
+    starts = [tap * problem.geometry.dilation[axis] - problem.geometry.padding[axis] for tap in range(3)]
+    return sum(max(0, min(size, start + outputs) - max(0, start)) for start in starts)
+
+
+def lines(problem: Problem, axis: int) -> list[Line]:
+    """The rows or columns of tiles. With a dilation d, those of 0, d, 2d, … come first, then those of 1, d + 1, …"""
+    size, outputs = problem.input_shape[2 + axis], problem.output_shape[2 + axis]
+    padding, dilation = problem.geometry.padding[axis], problem.geometry.dilation[axis]
+    found = []
+    for phase in range(min(dilation, outputs)):
+        for origin in range(phase, outputs, 2 * dilation):
+            inside = [k for k in range(4) if 0 <= origin - padding + k * dilation < size]
+            span = (inside[0], inside[-1] + 1) if inside else (0, 0)
+            found.append(Line(origin, span, 1 + (origin + dilation < outputs)))
+    return found
+
+
+def _scratch_bytes(problem: Problem) -> int:
+    weights = 4 * 16 * problem.weight_shape[0] * problem.weight_shape[1]
+    return _SCRATCH_BYTES if weights <= _CACHED_BYTES else weights // 2
 
 
 def packed(weight: Tensor, widths: list[int]) -> Tensor:
@@ -73,34 +111,39 @@ class Winograd:
         self._lanes = 16 if wide else 8
         self._channels, self._out_channels = problem.input_shape[1], problem.weight_shape[0]
         self._image, _, self._row, self._pixel = (4 * each for each in problem.strides)
-        self._height, self._width = problem.output_shape[2:]
-        self._rows, self._columns = -(-self._height // 2), -(-self._width // 2)  # of tiles
+        self._out_pixel = self._out_channels * 4
+        self._out_row = problem.output_shape[3] * self._out_pixel
+        self._dilation, self._padding = problem.geometry.dilation, problem.geometry.padding
+        self._rows, self._columns = lines(problem, 0), lines(problem, 1)
         self._parts = split(self._channels // 4, _SUMMANDS // 4)
         self._kernels: list[object] = []
         self._lists: dict[object, Numbers] = {}
         per_tile = 16 * 4 * (self._channels + self._out_channels)
-        tiles = self._rows * self._columns
-        most = max(MOST_PIXELS[wide][max(widths)], _SCRATCH_BYTES // per_tile)
+        most = max(MOST_PIXELS[wide][max(widths)], _scratch_bytes(problem) // per_tile)
+        num_rows, num_columns = len(self._rows), len(self._columns)
         # A block is some rows of tiles, or a part of one row.
-        if most < self._columns:
-            self._spans = [(r, r + 1, *span) for r in range(self._rows) for span in _spans(self._columns, most)]
+        if most < num_columns:
+            self._spans = [(r, r + 1, *span) for r in range(num_rows) for span in _spans(num_columns, most)]
         else:
-            count = max(-(-tiles // most), min(self._rows, num_threads) if problem.input_shape[0] % num_threads else 1)
-            self._spans = [(top, end, 0, self._columns) for top, end in _spans(self._rows, -(-self._rows // count))]
-        self._most_tiles = max((end - top) * (right - left) for top, end, left, right in self._spans)
-        self.scratch_bytes = self._most_tiles * per_tile * num_threads
+            count = max(1, -(-num_rows * num_columns // most))
+            if problem.input_shape[0] % num_threads:
+                count = min(num_rows, -(-count // num_threads) * num_threads)
+            self._spans = [(top, end, 0, num_columns) for top, end in _spans(num_rows, -(-num_rows // count))]
+        most_tiles = max((end - top) * (right - left) for top, end, left, right in self._spans)
+        self.scratch_bytes = most_tiles * per_tile * num_threads
 
     def job(self) -> Job:
-        out_row = self._width * self._out_channels * 4
+        height = self._problem.output_shape[2]
         units = []
         for image in range(self._problem.input_shape[0]):
             for top, end, left, right in self._spans:
-                calls = self._calls(top, end, left, right)
-                x = image * self._image + (2 * top - self._problem.geometry.padding[0]) * self._row
-                x += (2 * left - self._problem.geometry.padding[1]) * self._pixel
-                y = image * self._height * out_row + 2 * top * out_row + 2 * left * self._out_channels * 4
+                rows, columns = self._rows[top:end], self._columns[left:right]
+                calls = self._calls(rows, columns)
+                x = image * self._image + (rows[0].origin - self._padding[0]) * self._row
+                x += (columns[0].origin - self._padding[1]) * self._pixel
+                y = (image * height + rows[0].origin) * self._out_row + columns[0].origin * self._out_pixel
                 start = calls.ctypes.data
-                units.append(((start, start + calls.nbytes, x, 0, y, 0), (end - top) * (right - left)))
+                units.append(((start, start + calls.nbytes, x, 0, y, 0), len(rows) * len(columns)))
         threads = balanced(units, self._num_threads)
         size = self.scratch_bytes // self._num_threads
         blocks = [
@@ -109,40 +152,58 @@ class Winograd:
         ]
         return Job(blocks, (self._lists, self._kernels))
 
-    def _calls(self, top: int, end: int, left: int, right: int) -> Numbers:
-        insides = [self._inside(row, self._problem.input_shape[2], 0) for row in range(top, end)]
-        columns = [self._inside(column, self._problem.input_shape[3], 1) for column in range(left, right)]
-        outs = [min(2, self._height - 2 * row) for row in range(top, end)]
-        out_columns = [min(2, self._width - 2 * column) for column in range(left, right)]
-        key = tuple(insides), tuple(columns), tuple(outs), tuple(out_columns)
+    def _calls(self, rows: list[Line], columns: list[Line]) -> Numbers:
+        key = tuple((each.origin - line[0].origin, *each[1:]) for line in (rows, columns) for each in line), len(rows)
         known = self._lists.get(key)
         if known is None:
-            tiles = len(insides) * len(columns)
+            tiles = len(rows) * len(columns)
             v, m = tiles * self._channels * 4, tiles * self._out_channels * 4
-            places = [(i, j) for i in range(len(insides)) for j in range(len(columns))]
-            calls = [
-                (self._address(ToTile(self._wide, insides[i], columns[j], self._row, self._pixel, v)),
-                 2 * i * self._row + 2 * j * self._pixel, 0, 0, self._channels // self._lanes,
-                 index * self._channels * 4, 0)
-                for index, (i, j) in enumerate(places)
-            ]  # fmt: skip
+            runs = [(i, *run) for i in range(len(rows)) for run in _runs(columns, 2 * self._dilation[1])]
+            calls = [call for run in runs for call in self._to_tiles(rows, columns, run, v)]
             calls += self._products(tiles, v, m)
-            out_row, out_pixel = self._width * self._out_channels * 4, self._out_channels * 4
-            problem = self._problem
-            calls += [
-                (self._address(FromTile(self._wide, outs[i], out_columns[j], out_row, out_pixel, m, problem.has_bias,
-                                        problem.has_residual, problem.activation)),
-                 0, 0, 2 * i * out_row + 2 * j * out_pixel, self._out_channels // self._lanes,
-                 16 * v + index * self._out_channels * 4, 0)
-                for index, (i, j) in enumerate(places)
-            ]  # fmt: skip
+            calls += [call for run in runs for call in self._from_tiles(rows, columns, run, v, m)]
             known = self._lists[key] = np.array(calls, dtype=np.int64)
         return known
 
-    def _inside(self, tile: int, size: int, axis: int) -> tuple[int, int]:
-        """Which of a tile's four rows or columns are in the image."""
-        start = 2 * tile - self._problem.geometry.padding[axis]
-        return max(0, -start), max(0, min(4, size - start))
+    def _to_tiles(
+        self, rows: list[Line], columns: list[Line], run: tuple[int, int, int], v: int
+    ) -> Iterator[tuple[int, ...]]:
+        """Transform the tiles first … end of row i."""
+        i, first, end = run
+        vector, channels = self._lanes * 4, self._channels * 4
+        line, place = columns[first], i * len(columns) + first
+        x = (rows[i].origin - rows[0].origin) * self._row + (line.origin - columns[0].origin) * self._pixel
+        steps = (2 * self._dilation[1] * self._pixel, channels), (vector, vector)
+        layout = self._row * self._dilation[0], self._pixel * self._dilation[1], v
+        across, along = (ToTile(self._wide, rows[i].inside, line.inside, *layout, *each) for each in steps)
+        if self._channels <= _FEW_VECTORS * self._lanes:
+            for k in range(0, channels, vector):
+                yield self._address(across), x + k, 0, 0, end - first, place * channels + k, 0
+        else:
+            for tile in range(end - first):
+                at = x + tile * steps[0][0], 0, 0, self._channels // self._lanes, (place + tile) * channels, 0
+                yield self._address(along), *at
+
+    def _from_tiles(
+        self, rows: list[Line], columns: list[Line], run: tuple[int, int, int], v: int, m: int
+    ) -> Iterator[tuple[int, ...]]:
+        i, first, end = run
+        problem, vector, channels = self._problem, self._lanes * 4, self._out_pixel
+        line, place = columns[first], i * len(columns) + first
+        y = (rows[i].origin - rows[0].origin) * self._out_row + (line.origin - columns[0].origin) * channels
+        step, start = 2 * self._dilation[1] * channels, 16 * v + place * channels
+        layout = self._out_row * self._dilation[0], channels * self._dilation[1], m
+        outputs = rows[i].outputs, line.outputs
+        rest = problem.has_bias, problem.has_residual, problem.activation
+        if self._out_channels <= _FEW_VECTORS * self._lanes:
+            for k in range(0, channels, vector):
+                across = FromTile(self._wide, *outputs, *layout, step, channels, 0, k, *rest)
+                yield self._address(across), 0, 0, y + k, end - first, start + k, 0
+        else:
+            along = FromTile(self._wide, *outputs, *layout, vector, vector, vector, 0, *rest)
+            for tile in range(end - first):
+                count = self._out_channels // self._lanes
+                yield self._address(along), 0, 0, y + tile * step, count, start + tile * channels, 0
 
     def _products(self, tiles: int, v: int, m: int) -> list[tuple[int, ...]]:
         """v, m: from one of the 16 places to the next, of the transformed input and of the products."""
@@ -180,3 +241,14 @@ def _spans(count: int, most: int) -> list[tuple[int, int]]:
     sizes = split(count, most)
     ends = list(np.cumsum(sizes))
     return [(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _runs(columns: list[Line], step: int) -> Iterator[Pair]:
+    """Tiles alike, one a step after the other: first and end."""
+    first = 0
+    for end in range(1, len(columns) + 1):
+        alike = end < len(columns) and columns[end][1:] == columns[first][1:]
+        if alike and columns[end].origin - columns[end - 1].origin == step:
+            continue
+        yield first, end
+        first = end

@@ -13,12 +13,13 @@ _ROWS = ((0, 2, False), (1, 2, True), (2, 1, False), (1, 3, False))
 
 @dataclass(frozen=True)
 class ToTile:
-    """One tile of x into scratch memory, for as many vectors of channels as the call's count. Lengths are in bytes.
+    """Vectors of tiles of x into scratch memory, as many as the call's count. Lengths are in bytes.
 
     Attributes:
         rows, columns: the first and the end of those of the tile's 4 × 4 pixels that are in the image.
         row, pixel: from one to the next in x.
         place: from one of the 16 places to the next in scratch memory.
+        step, step_in_scratch: from a vector to the next: that of the next channels, or of the next tile.
     """
 
     wide: bool
@@ -27,6 +28,8 @@ class ToTile:
     row: int
     pixel: int
     place: int
+    step: int
+    step_in_scratch: int
 
     def code(self) -> bytes:
         a = Assembler(self.wide)
@@ -37,8 +40,8 @@ class ToTile:
             for j, (left, right, adds_columns) in enumerate(_ROWS):
                 (a.add if adds_columns else a.subtract)(4 + j, left, right)
                 a.store((R10, (4 * i + j) * self.place), 4 + j)
-        a.increase(RDI, a.vector_bytes)
-        a.increase(R10, a.vector_bytes)
+        a.increase(RDI, self.step)
+        a.increase(R10, self.step_in_scratch)
         a.increase(RCX, -1)
         a.jump_back_unless_zero(start)
         a.end()
@@ -57,12 +60,14 @@ class ToTile:
 
 @dataclass(frozen=True)
 class FromTile:
-    """One tile's 2 × 2 results, for as many vectors of channels as the call's count, with bias, residual and activation.
+    """Vectors of the 2 × 2 results of tiles, as many as the call's count, with bias, residual and activation.
 
     Attributes:
         rows, columns: how many of the results are in the image.
         row, pixel: from one to the next in y.
         place: from one of the 16 places to the next in scratch memory.
+        step, step_in_scratch, step_of_bias: from a vector to the next.
+        bias: where the first vector's begins.
     """
 
     wide: bool
@@ -71,6 +76,10 @@ class FromTile:
     row: int
     pixel: int
     place: int
+    step: int
+    step_in_scratch: int
+    step_of_bias: int
+    bias: int
     has_bias: bool
     has_residual: bool
     activation: str | None
@@ -90,13 +99,15 @@ class FromTile:
             for j in range(self.columns):
                 place = i * self.row + j * self.pixel
                 if self.has_bias:
-                    a.add(4 + j, 4 + j, (R8, 0))
+                    a.add(4 + j, 4 + j, (R8, self.bias))
                 if self.has_residual:
                     a.add(4 + j, 4 + j, (R9, place))
                 apply(4 + j)
                 a.store((RDX, place), 4 + j)
-        for register in (RDX, R8, R9, R10):
-            a.increase(register, a.vector_bytes)
+        for register, step in (
+            (RDX, self.step), (R9, self.step), (R10, self.step_in_scratch), (R8, self.step_of_bias)
+        ):  # fmt: skip
+            a.increase(register, step)
         a.increase(RCX, -1)
         a.jump_back_unless_zero(start)
         a.end()

@@ -13,13 +13,15 @@ from genesis.backends.contract import Shape
 from genesis.backends.cpu import fused_activation, packing
 from genesis.backends.cpu.conv import DirectWeight, PackedWeight, conv_prepack, conv_prepacked, open_sizes
 from genesis.backends.cpu.x86 import micro
-from genesis.backends.cpu.x86.packed import readable
+from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable
 from genesis.backends.dispatch import Op
 from genesis.records import ConvGeometry
 
 mkldnn = torch.ops.mkldnn
 _pointwise = mkldnn._convolution_pointwise.default
 _transpose_pointwise = mkldnn._convolution_transpose_pointwise.default
+
+_FEW_ROWS = 64  # for which the weights of a product are packed
 
 Prepared = Callable[[Tensor], Tensor]
 AnyMaker: TypeAlias = Callable[..., Prepared | None]  # of an op's arguments
@@ -74,6 +76,22 @@ def _direct(input: Tensor, packed: DirectWeight, residual: Tensor | None, activa
     if residual is not None or activation not in micro.ACTIVATIONS or readable(input) is not input:
         return None
     return packed.conv.plan(input, False, activation)
+
+
+@prepares(contract.linear)
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Prepared | None:
+    """As a 1×1 convolution of images of one pixel: reading packed weights is faster than torch's products of few rows."""
+    rows = input.numel() // max(1, input.shape[-1])
+    if not 0 < rows <= _FEW_ROWS or not is_supported(weight.dtype, (*weight.shape, 1, 1), 1):
+        return None
+    packed = PackedConv(weight[:, :, None, None], bias, ConvGeometry((1, 1), (0, 0), (1, 1), 1))
+    plan = packed.plan(_as_pixels(input), False, None)
+    shape = (*input.shape[:-1], weight.shape[0])
+    return lambda x: plan(_as_pixels(x)).view(shape)
+
+
+def _as_pixels(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1], 1, 1)
 
 
 @prepares(contract.conv_input_grad)

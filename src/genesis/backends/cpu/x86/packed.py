@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Shape
-from genesis.backends.cpu.x86 import direct, machine, winograd
+from genesis.backends.cpu.x86 import depthwise, direct, machine, winograd
 from genesis.backends.cpu.x86.direct import Options
 from genesis.backends.cpu.x86.driver import Job
 from genesis.backends.cpu.x86.problem import Problem, split
@@ -21,9 +21,12 @@ _FEW_CHANNELS = 4
 def is_supported(dtype: torch.dtype, weight_shape: Shape, groups: int) -> bool:
     """Whether there is a kernel for such a convolution on this machine."""
     kind = machine.vectors()
-    if kind is None or dtype is not torch.float32 or groups != 1 or 0 in weight_shape:
+    if kind is None or dtype is not torch.float32 or 0 in weight_shape:
         return False
-    return kind == "avx512" or weight_shape[0] % 8 == 0
+    lanes = 16 if kind == "avx512" else 8
+    if groups != 1:
+        return groups == weight_shape[0] and weight_shape[1] == 1 and groups % lanes == 0
+    return kind == "avx512" or weight_shape[0] % lanes == 0
 
 
 def readable(x: Tensor) -> Tensor:
@@ -43,7 +46,10 @@ class PackedConv:
         self.weight_shape, self.geometry = tuple(weight.shape), geometry
         self._widths = split(-(-weight.shape[0] // lanes), self._most_vectors)
         self._parts = direct.parts_of(self.weight_shape)
-        self._weight = direct.packed(weight, [width * lanes for width in self._widths], self._parts)
+        if geometry.groups == 1:
+            self._weight = direct.packed(weight, [width * lanes for width in self._widths], self._parts)
+        else:
+            self._weight = depthwise.packed(weight, lanes)
         self._bias = None if bias is None else torch.nn.functional.pad(bias, (0, -bias.shape[0] % lanes))
         self._tiles: Tensor | None = None  # the weight for Winograd's algorithm
         self._plans: dict[object, Plan] = {}
@@ -74,6 +80,9 @@ class PackedConv:
         bias = 0 if self._bias is None else self._bias.data_ptr()
         if not math.prod(shape):
             return Plan(shape, None, 0, bias, 0, self)
+        if self.geometry.groups != 1:
+            job = depthwise.job(problem, self.wide, num_threads)
+            return Plan(shape, job, self._weight.data_ptr(), bias, 0, self)
         if winograd.is_supported(problem, self.wide) and winograd.pays(problem, self.wide, num_threads):
             by_tiles = winograd.Winograd(problem, self.wide, num_threads, self._widths)
             transformed = self._transformed()

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from genesis.backends.contract import Shape
+from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu.x86.machine import Code
 from genesis.records import ConvGeometry
 
@@ -41,6 +41,27 @@ class Problem:
                 for size, k, s, p, d in zip(sizes, kernel, stride, padding, dilation, strict=True)
             ),
         )
+
+    def taps(self, place: int, axis: int) -> Pair:
+        """Which rows or columns of the filter meet the image, at this place of y: the first, and the end."""
+        stride, padding, dilation, _ = self.geometry
+        start = place * stride[axis] - padding[axis]
+        return _taps(start, dilation[axis], self.weight_shape[2 + axis], self.input_shape[2 + axis])
+
+    def tap_columns(self, first: int, pixels: int) -> tuple[Pair, ...]:
+        """For each column of the filter, which of these pixels of a row it meets the image at: the first and the end."""
+        met = [self.taps(first + m, 1) for m in range(pixels)]
+        found = []
+        for s in range(self.weight_shape[3]):
+            inside = [m for m, (low, high) in enumerate(met) if low <= s < high]
+            found.append((inside[0], inside[-1] + 1) if inside else (0, 0))
+        return tuple(found)
+
+
+@functools.cache
+def _taps(start: int, step: int, count: int, size: int) -> Pair:
+    inside = [k for k in range(count) if 0 <= start + k * step < size]
+    return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
 
 class Kernel(Protocol):

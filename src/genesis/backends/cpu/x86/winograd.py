@@ -29,7 +29,8 @@ _CACHED_BYTES = 4 << 20  # of weights that are read often; of more, they are rea
 _FEW_VECTORS = 4  # of channels: of fewer, a call transforms several tiles
 # Estimates, in cycles of a core.
 _PER_VECTOR = 40  # to transform a vector of channels of a tile, one way
-_PER_TILE = 40
+_PER_TILE = 60
+_PER_SUMS = 2  # to begin and to store a vector of sums
 _BYTES_PER_CYCLE = 8  # of weights that don't stay in the cache
 
 
@@ -68,7 +69,8 @@ def pays(problem: Problem, wide: bool, num_threads: int) -> bool:
     weights = 4 * 16 * pairs
     scratch = tiles * 16 * 4 * (channels + out_channels)
     readings = max(num_threads, scratch / _scratch_bytes(problem)) if weights > _CACHED_BYTES // 2 else 0
-    return tiles * 16 * pairs / lanes / 2 + transforms + readings * weights / _BYTES_PER_CYCLE < direct
+    products = tiles * 16 * (pairs / 2 + _PER_SUMS * out_channels) / lanes
+    return products + transforms + readings * weights / _BYTES_PER_CYCLE < direct
 
 
 def _num_taps(problem: Problem, axis: int) -> int:

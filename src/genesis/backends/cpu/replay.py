@@ -13,7 +13,7 @@ from genesis.backends.contract import Shape
 from genesis.backends.cpu import fused_activation, packing
 from genesis.backends.cpu.conv import DirectWeight, PackedWeight, conv_prepack, conv_prepacked, open_sizes
 from genesis.backends.cpu.x86 import micro
-from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable
+from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable, transposed
 from genesis.backends.dispatch import Op
 from genesis.records import ConvGeometry
 
@@ -101,6 +101,15 @@ def _conv_input_grad(
     stride, padding, dilation, groups = geometry
     if groups != 1:
         return None
+    if (
+        is_supported(weight.dtype, (weight.shape[1], weight.shape[0], 1, 1), groups)
+        and stride == tuple(weight.shape[2:])
+        and (padding, dilation) == ((0, 0), (1, 1))
+        and tuple(input_shape[2:]) == (grad.shape[2] * stride[0], grad.shape[3] * stride[1])
+        and grad.numel() > 0
+        and readable(grad) is grad
+    ):
+        return transposed(grad, weight, bias)
     extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
     packed = packing.pack_transposed(weight, padding, extra, stride, dilation, groups, grad.shape)
     options: tuple[object, ...] = (padding, extra, stride, dilation, groups, "none", [], "")

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,31 +60,35 @@ class Job:
         self._num_threads = len(blocks)
         bounds = [(each.ctypes.data, each.ctypes.data + each.nbytes) for each in blocks]
         self._bounds = np.array(bounds, dtype=np.int64)
-        self._worker, self._parallel = _functions()
+        self._bounds_address = self._bounds.ctypes.data
+        self._worker, self._worker_address, self._parallel, _ = _functions()
 
     def run(self, x: int, w: int, y: int, bias: int, residual: int, scratch: int = 0) -> None:
         """With the addresses of its operands."""
         count = self._num_threads
-        data = _Data(x, w, y, bias, scratch, residual, self._bounds.ctypes.data, count)
+        data = _pack(x, w, y, bias, scratch, residual, self._bounds_address, count)
         if count == 1:
-            self._worker(ctypes.byref(data))
+            self._worker(data)
         else:
-            self._parallel(self._worker, ctypes.byref(data), count, 0)
+            self._parallel(self._worker_address, data, count, 0)
 
 
-class _Data(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("x", "w", "y", "bias", "scratch", "residual", "bounds", "count")]
+_pack = struct.Struct("8q").pack  # x, w, y, bias, scratch, residual, bounds, count
+
+
+class _Functions(NamedTuple):
+    worker: Callable[[bytes], None]
+    worker_address: int
+    parallel: Callable[[int, bytes, int, int], None]
+    code: Code
 
 
 @functools.cache
-def _functions() -> tuple[ctypes._CFuncPtr, ctypes._CFuncPtr]:
+def _functions() -> _Functions:
     code = Code(_worker_code())
-    worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address)
-    worker.code = code  # type: ignore[attr-defined]
-    parallel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(
-        machine.address_of("GOMP_parallel")
-    )
-    return worker, parallel
+    worker = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(code.address)
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint)
+    return _Functions(worker, code.address, kind(machine.address_of("GOMP_parallel")), code)
 
 
 def _worker_code() -> bytes:

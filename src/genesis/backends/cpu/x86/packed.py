@@ -75,22 +75,25 @@ class PackedConv:
             activation,
         )  # fmt: skip
         num_threads = torch.get_num_threads()
-        batch, channels, *sizes = problem.output_shape
-        shape = batch, *sizes, channels
+        shape = problem.output_shape
+        result = shape, (shape[1] * shape[2] * shape[3], 1, shape[1] * shape[3], shape[1])
         bias = 0 if self._bias is None else self._bias.data_ptr()
+        keep = self._weight, self._bias
         if not math.prod(shape):
-            return Plan(shape, None, 0, bias, 0, self)
+            return Plan(*result, None, 0, bias, 0, keep)
         if self.geometry.groups != 1:
             job = depthwise.job(problem, self.wide, num_threads)
-            return Plan(shape, job, self._weight.data_ptr(), bias, 0, self)
+            return Plan(*result, job, self._weight.data_ptr(), bias, 0, keep)
         if winograd.is_supported(problem, self.wide) and winograd.pays(problem, self.wide, num_threads):
             by_tiles = winograd.Winograd(problem, self.wide, num_threads, self._widths)
             transformed = self._transformed()
-            return Plan(shape, by_tiles.job(), transformed.data_ptr(), bias, by_tiles.scratch_bytes, self)
+            return Plan(
+                *result, by_tiles.job(), transformed.data_ptr(), bias, by_tiles.scratch_bytes, (transformed, self._bias)
+            )
         by_weights = math.prod(self.weight_shape) > x.numel()
         options = Options(self.wide, num_threads, self._most_vectors, by_weights)
         job = direct.Direct(problem, options, self._widths, self._parts).job()
-        return Plan(shape, job, self._weight.data_ptr(), bias, 0, self)
+        return Plan(*result, job, self._weight.data_ptr(), bias, 0, keep)
 
     def _transformed(self) -> Tensor:
         if self._tiles is None:
@@ -104,17 +107,38 @@ class PackedConv:
         return self._tiles
 
 
+def transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Plan:
+    """The transposed convolution of inputs like x whose windows meet without overlapping; weight: (C, K, R, S)."""
+    wide, num_threads = machine.vectors() == "avx512", torch.get_num_threads()
+    lanes = 16 if wide else 8
+    (in_channels, out_channels, *spread), (batch, _, height, width) = weight.shape, x.shape
+    widths = split(-(-out_channels // lanes), 4 if wide else 2)
+    weight_shape = out_channels, in_channels, 1, 1
+    parts = direct.parts_of(weight_shape)
+    places = [weight[:, :, r, s].t()[:, :, None, None] for r in range(spread[0]) for s in range(spread[1])]
+    packed = torch.cat([direct.packed(place, [width * lanes for width in widths], parts) for place in places])
+    bias = None if bias is None else torch.nn.functional.pad(bias, (0, -out_channels % lanes))
+    geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
+    problem = Problem(tuple(x.shape), x.stride(), weight_shape, geometry, bias is not None, False, None)
+    options = Options(wide, num_threads, 4 if wide else 2, False)
+    job = direct.Direct(problem, options, widths, parts, (spread[0], spread[1])).job()
+    shape = batch, out_channels, height * spread[0], width * spread[1]
+    strides = out_channels * shape[2] * shape[3], 1, out_channels * shape[3], out_channels
+    return Plan(shape, strides, job, packed.data_ptr(), 0 if bias is None else bias.data_ptr(), 0, (packed, bias))
+
+
 class Plan(NamedTuple):
     """A convolution of inputs of one shape and layout.
 
     Attributes:
-        shape: of the result: N, P, Q, K.
+        shape, strides: of the result.
         job: None if that is empty.
         weight, bias: their addresses; keep: what holds their memory.
         scratch_bytes: of memory that the job needs.
     """
 
     shape: Shape
+    strides: Shape
     job: Job | None
     weight: int
     bias: int
@@ -122,7 +146,7 @@ class Plan(NamedTuple):
     keep: object
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        y = torch.empty(self.shape).permute(0, 3, 1, 2)
+        y = torch.empty_strided(self.shape, self.strides)
         if self.job is not None:
             added = 0 if residual is None else residual.data_ptr()
             scratch = torch.empty(self.scratch_bytes, dtype=torch.uint8) if self.scratch_bytes else None

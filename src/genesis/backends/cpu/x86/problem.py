@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +41,16 @@ class Problem:
                 for size, k, s, p, d in zip(sizes, kernel, stride, padding, dilation, strict=True)
             ),
         )
+
+    def flattened(self) -> Problem:
+        """The same with all pixels in one row, or those of each image, where nothing tells rows apart."""
+        (batch, channels, height, width), (image, channel, row, pixel) = self.input_shape, self.strides
+        stride, padding, *_ = self.geometry
+        if self.weight_shape[2:] != (1, 1) or stride != (1, 1) or padding != (0, 0) or row != pixel * width:
+            return self
+        together = batch if image == row * height else 1
+        shape = batch // together, channels, 1, together * height * width
+        return replace(self, input_shape=shape, strides=(image, channel, pixel * shape[3], pixel))
 
     def taps(self, place: int, axis: int) -> Pair:
         """Which rows or columns of the filter meet the image, at this place of y: the first, and the end."""

@@ -49,8 +49,6 @@ def prepares(op: Op) -> Callable[[Maker], Maker]:
 @prepares(contract.conv_forward)
 def _conv_forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Prepared:
     packed = conv_prepack(weight, bias, tuple(input.shape), geometry)
-    if isinstance(packed, DirectWeight):
-        return _direct(input, packed, None, None)
     return _conv_prepacked(input, packed, None, None) or (lambda x: conv_prepacked(x, packed, None, None))
 
 
@@ -75,19 +73,19 @@ def _conv_prepacked(
 def _direct(input: Tensor, packed: DirectWeight, residual: Tensor | None, activation: str | None) -> Prepared | None:
     if residual is not None or activation not in micro.ACTIVATIONS or readable(input) is not input:
         return None
-    return packed.conv.plan(input, False, activation)
+    return packed.conv.plan(input, False, activation).run
 
 
 @prepares(contract.linear)
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Prepared | None:
-    """As a 1×1 convolution of images of one pixel: reading packed weights is faster than torch's products of few rows."""
+    """As a 1×1 convolution of images of one pixel: packed weights are read faster than by torch's products."""
     rows = input.numel() // max(1, input.shape[-1])
     if not 0 < rows <= _FEW_ROWS or not is_supported(weight.dtype, (*weight.shape, 1, 1), 1):
         return None
     packed = PackedConv(weight[:, :, None, None], bias, ConvGeometry((1, 1), (0, 0), (1, 1), 1))
     plan = packed.plan(_as_pixels(input), False, None)
     shape = (*input.shape[:-1], weight.shape[0])
-    return lambda x: plan(_as_pixels(x)).view(shape)
+    return lambda x: plan.run(_as_pixels(x)).view(shape)
 
 
 def _as_pixels(x: Tensor) -> Tensor:
@@ -109,7 +107,7 @@ def _conv_input_grad(
         and grad.numel() > 0
         and readable(grad) is grad
     ):
-        return transposed(grad, weight, bias)
+        return transposed(grad, weight, bias).run
     extra = open_sizes(grad.shape, weight.shape, input_shape, stride, padding, dilation)
     packed = packing.pack_transposed(weight, padding, extra, stride, dilation, groups, grad.shape)
     options: tuple[object, ...] = (padding, extra, stride, dilation, groups, "none", [], "")

@@ -4,8 +4,8 @@ A thread has a list of blocks; a block is a list of calls, which other blocks ma
 
     for thread in mine: for block in thread: for call in block.calls: call.kernel(block.x + call.x, …)
 
-A kernel finds x in rdi, w in rsi, y in rdx, the call's count in rcx, the bias in r8, the residual, which lies as y does,
-in r9, and two places of the scratch memory in r10 and r11.
+A kernel finds x in rdi, w in rsi, y in rdx, the call's count in rcx, the bias in r8, the residual in r9, which lies as
+y does, and two places of the scratch memory in r10 and r11.
 """
 
 from __future__ import annotations

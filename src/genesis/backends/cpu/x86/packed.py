@@ -57,7 +57,7 @@ class PackedConv:
     def __call__(self, x: Tensor, residual: Tensor | None, activation: str | None) -> Tensor:
         """residual: channels-last."""
         plan = self.plan(x, residual is not None, activation)
-        return plan(x, residual)
+        return plan.run(x, residual)
 
     def plan(self, x: Tensor, has_residual: bool, activation: str | None) -> Plan:
         """For inputs like x."""
@@ -145,7 +145,7 @@ class Plan(NamedTuple):
     scratch_bytes: int
     keep: object
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def run(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         y = torch.empty_strided(self.shape, self.strides)
         if self.job is not None:
             added = 0 if residual is None else residual.data_ptr()

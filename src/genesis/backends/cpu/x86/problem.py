@@ -59,7 +59,7 @@ class Problem:
         return _taps(start, dilation[axis], self.weight_shape[2 + axis], self.input_shape[2 + axis])
 
     def tap_columns(self, first: int, pixels: int) -> tuple[Pair, ...]:
-        """For each column of the filter, which of these pixels of a row it meets the image at: the first and the end."""
+        """For each column of the filter, at which of these pixels of y it meets the image: the first and the end."""
         met = [self.taps(first + m, 1) for m in range(pixels)]
         found = []
         for s in range(self.weight_shape[3]):

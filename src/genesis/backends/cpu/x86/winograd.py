@@ -23,7 +23,7 @@ from genesis.backends.cpu.x86.micro import Micro
 from genesis.backends.cpu.x86.problem import MOST_PIXELS, Problem, balanced, compiled, split
 from genesis.backends.cpu.x86.winograd_kernels import FromTile, ToTile
 
-_SUMMANDS = 128  # of a sum in a register
+_SUMMANDS = 64  # of a sum in a register: with the transforms, as far from float64 as 256 of a direct convolution
 _SCRATCH_BYTES = 768 << 10  # of a thread: stays in its cache
 _CACHED_BYTES = 4 << 20  # of weights that are read often; of more, they are read as seldom as possible
 _FEW_VECTORS = 4  # of channels: of fewer, a call transforms several tiles
@@ -196,20 +196,41 @@ class Winograd:
         step, start = 2 * self._dilation[1] * channels, 16 * v + place * channels
         layout = self._out_row * self._dilation[0], channels * self._dilation[1], m
         outputs = rows[i].outputs, line.outputs
-        rest = problem.has_bias, problem.has_residual, problem.activation
         if self._out_channels <= _FEW_VECTORS * self._lanes:
             for k in range(0, channels, vector):
-                across = FromTile(self._wide, *outputs, *layout, step, channels, 0, k, *rest)
+                across = FromTile(
+                    self._wide,
+                    *outputs,
+                    *layout,
+                    step,
+                    channels,
+                    0,
+                    k,
+                    problem.has_bias,
+                    problem.has_residual,
+                    problem.activation,
+                )
                 yield self._address(across), 0, 0, y + k, end - first, start + k, 0
         else:
-            along = FromTile(self._wide, *outputs, *layout, vector, vector, vector, 0, *rest)
+            along = FromTile(
+                self._wide,
+                *outputs,
+                *layout,
+                vector,
+                vector,
+                vector,
+                0,
+                problem.has_bias,
+                problem.has_residual,
+                problem.activation,
+            )
             for tile in range(end - first):
                 count = self._out_channels // self._lanes
                 yield self._address(along), 0, 0, y + tile * step, count, start + tile * channels, 0
 
     def _products(self, tiles: int, v: int, m: int) -> list[tuple[int, ...]]:
         """v, m: from one of the 16 places to the next, of the transformed input and of the products."""
-        calls = []
+        calls: list[tuple[int, ...]] = []
         weight = 0
         for place in range(16):
             k = 0

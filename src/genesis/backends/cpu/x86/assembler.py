@@ -9,14 +9,27 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Memory: TypeAlias = "tuple[int, int]"
 
 RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15 = range(16)
 
-_NONE, _66 = 0, 1  # the prefix that an opcode implies
-_0F, _0F38 = 1, 2  # the map it is in
+
+class _Op(NamedTuple):
+    """An instruction on vectors: the prefix that is implied (0: none, 1: 66), the map (1: 0F, 2: 0F38), the opcode."""
+
+    prefix: int
+    table: int
+    opcode: int
+
+
+_LOAD, _STORE, _BROADCAST = _Op(0, 1, 0x10), _Op(0, 1, 0x11), _Op(1, 2, 0x18)
+_BROADCAST_INTEGER, _EXCLUSIVE_OR = _Op(1, 2, 0x7C), _Op(1, 1, 0xEF)
+_ADD, _MULTIPLY, _SUBTRACT, _MINIMUM, _MAXIMUM = (_Op(0, 1, code) for code in (0x58, 0x59, 0x5C, 0x5D, 0x5F))
+_MULTIPLY_ADD = _Op(1, 2, 0xB8)
+
+_ZEROES, _KEEPS = 0x81, 0x01  # what a masked instruction does with the lanes that it doesn't touch
 
 
 class Assembler:
@@ -35,46 +48,46 @@ class Assembler:
     # Arithmetic on vectors; operand may be in memory.
 
     def load(self, to: int, memory: Memory, masked: bool = False) -> None:
-        self._vector(_NONE, _0F, 0x10, to, 0, memory, masked=masked)
+        self._vector(_LOAD, to, 0, memory, mask=_ZEROES * masked)
 
     def store(self, memory: Memory, vector: int, masked: bool = False) -> None:
-        self._vector(_NONE, _0F, 0x11, vector, 0, memory, masked=masked, zeroes=False)
+        self._vector(_STORE, vector, 0, memory, mask=_KEEPS * masked)
 
     def broadcast(self, to: int, memory: Memory) -> None:
-        self._vector(_66, _0F38, 0x18, to, 0, memory, scale=4)
+        self._vector(_BROADCAST, to, 0, memory, scale=4)
 
     def multiply_add(self, to: int, x: int, operand: int | Memory, broadcasts: bool = False) -> None:
         """to += x · operand; broadcasts: the operand is one float in memory (AVX-512)."""
-        self._vector(_66, _0F38, 0xB8, to, x, operand, broadcasts=broadcasts)
+        self._vector(_MULTIPLY_ADD, to, x, operand, 4 if broadcasts else 0, broadcasts)
 
     def add(self, to: int, x: int, operand: int | Memory, masked: bool = False) -> None:
-        self._vector(_NONE, _0F, 0x58, to, x, operand, masked=masked)
+        self._vector(_ADD, to, x, operand, mask=_ZEROES * masked)
 
     def subtract(self, to: int, x: int, operand: int | Memory) -> None:
-        self._vector(_NONE, _0F, 0x5C, to, x, operand)
+        self._vector(_SUBTRACT, to, x, operand)
 
     def maximum(self, to: int, x: int, operand: int | Memory) -> None:
         """The greater one; operand where either is NaN."""
-        self._vector(_NONE, _0F, 0x5F, to, x, operand)
+        self._vector(_MAXIMUM, to, x, operand)
 
     def minimum(self, to: int, x: int, operand: int | Memory) -> None:
         """The smaller one; operand where either is NaN."""
-        self._vector(_NONE, _0F, 0x5D, to, x, operand)
+        self._vector(_MINIMUM, to, x, operand)
 
     def multiply(self, to: int, x: int, operand: int | Memory) -> None:
-        self._vector(_NONE, _0F, 0x59, to, x, operand)
+        self._vector(_MULTIPLY, to, x, operand)
 
     def fill(self, vector: int, value: float) -> None:
         """All lanes with a number; changes rax."""
         self.code += b"\xb8" + struct.pack("<f", value)  # mov eax, number
         if self.wide:
-            self._vector(_66, _0F38, 0x7C, vector, 0, RAX)  # vpbroadcastd
+            self._vector(_BROADCAST_INTEGER, vector, 0, RAX)  # vpbroadcastd
             return
-        self.code += bytes((0xC4, (~vector >> 3 & 1) << 7 | 0x60 | _0F, 0x79, 0x6E, 0xC0 | (vector & 7) << 3))  # vmovd
-        self._vector(_66, _0F38, 0x18, vector, 0, vector)
+        self.code += bytes((0xC4, (~vector >> 3 & 1) << 7 | 0x61, 0x79, 0x6E, 0xC0 | (vector & 7) << 3))  # vmovd
+        self._vector(_BROADCAST, vector, 0, vector)
 
     def zero(self, vector: int) -> None:
-        self._vector(_66, _0F, 0xEF, vector, vector, vector)  # exclusive or
+        self._vector(_EXCLUSIVE_OR, vector, vector, vector)  # exclusive or
 
     def set_mask(self, lanes: int) -> None:
         """The lanes that masked instructions touch (AVX-512); changes rax."""
@@ -166,24 +179,22 @@ class Assembler:
             self.code += bytes([0x48 | reg >> 3 << 2 | operand >> 3, opcode, 0xC0 | (reg & 7) << 3 | operand & 7])
 
     def _vector(
-        self, prefix: int, table: int, opcode: int, reg: int, x: int, operand: int | Memory, scale: int = 0,
-        broadcasts: bool = False, masked: bool = False, zeroes: bool = True,
-    ) -> None:  # fmt: skip
+        self, op: _Op, reg: int, x: int, operand: int | Memory, scale: int = 0, broadcasts: bool = False, mask: int = 0
+    ) -> None:
+        """scale: the bytes of the operand in memory, if they aren't those of a vector."""
         in_memory = isinstance(operand, tuple)
         rm, offset = operand if isinstance(operand, tuple) else (operand, 0)
-        low = (reg & 7) << 3 | rm & 7
+        low, third = (~reg >> 3 & 1) << 7 | (~rm >> 3 & 1) << 5, (~x & 15) << 3 | op.prefix
         if self.wide:
-            second = 0 if in_memory else ~rm >> 4 & 1
-            head = (~reg >> 3 & 1) << 7 | (1 if in_memory else second) << 6 | (~rm >> 3 & 1) << 5
-            head |= (~reg >> 4 & 1) << 4 | table
-            tail = 0x40 | (~x >> 4 & 1) << 3 | broadcasts << 4 | (0x81 if zeroes else 0x01) * masked
-            self.code += bytes((0x62, head, (~x & 15) << 3 | 4 | prefix, tail, opcode))
-            scale = scale or (4 if broadcasts else 64)
+            fifth_bit = 1 if in_memory else ~rm >> 4 & 1
+            second = low | fifth_bit << 6 | (~reg >> 4 & 1) << 4 | op.table
+            fourth = 0x40 | (~x >> 4 & 1) << 3 | broadcasts << 4 | mask
+            self.code += bytes((0x62, second, third | 4, fourth, op.opcode))
+            scale = scale or self.vector_bytes
         else:
-            head = (~reg >> 3 & 1) << 7 | 0x40 | (~rm >> 3 & 1) << 5 | table
-            self.code += bytes((0xC4, head, (~x & 15) << 3 | 4 | prefix, opcode))
+            self.code += bytes((0xC4, low | 0x40 | op.table, third | 4, op.opcode))
             scale = 1
-        self.code += _address(reg, rm, offset, scale) if in_memory else bytes((0xC0 | low,))
+        self.code += _address(reg, rm, offset, scale) if in_memory else bytes((0xC0 | (reg & 7) << 3 | rm & 7,))
 
 
 def _address(reg: int, base: int, offset: int, scale: int = 1) -> bytes:

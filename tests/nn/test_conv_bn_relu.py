@@ -15,7 +15,9 @@ import torch
 import genesis
 from genesis import nn
 from genesis.autograd import modes
+from genesis.backends.cpu import conv as cpu_conv
 from genesis.backends.cpu import packing
+from genesis.backends.cpu.x86 import machine
 from genesis.records import SGDOptions
 
 X_SHAPE = (2, 4, 7, 6)
@@ -167,6 +169,13 @@ def warm_layer(**settings: Any) -> tuple[nn.ConvBNReLU, genesis.Tensor]:
     return layer, x
 
 
+@pytest.fixture
+def on_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on processors that our own kernels are not for."""
+    monkeypatch.setattr(cpu_conv, "is_supported", lambda *args: False)
+
+
+@pytest.mark.usefixtures("on_onednn")
 def test_packed_once_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = Counter(monkeypatch)
     layer, x = warm_layer()
@@ -375,6 +384,16 @@ def _layout(packed: torch.Tensor) -> bytes:
     return bytes(described)
 
 
+@pytest.mark.skipif(machine.vectors() is None, reason="no kernels of our own")
+def test_our_own_kernels_share_a_weight_among_shapes() -> None:
+    layer = nn.ConvBNReLU(16, 32, 3).eval()
+    with genesis.no_grad():
+        for size in (8, 16, 20):
+            layer(genesis.ones(1, 16, size, size))
+    assert len({id(packed.packed) for _, _, packed in layer._fused._entries.values()}) == 1
+
+
+@pytest.mark.usefixtures("on_onednn")
 def test_equal_layouts_of_a_weight_are_kept_once() -> None:
     torch.manual_seed(0)
     layer = nn.ConvBNReLU(16, 32, 3, stride=2).eval()  # with a stride there are no tiles, which are of one size

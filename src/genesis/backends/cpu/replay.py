@@ -21,7 +21,8 @@ mkldnn = torch.ops.mkldnn
 _pointwise = mkldnn._convolution_pointwise.default
 _transpose_pointwise = mkldnn._convolution_transpose_pointwise.default
 
-_FEW_ROWS = 64  # for which the weights of a product are packed
+_FEW_ROWS = 64  # for which the weights of a product are packed,
+_MANY_WEIGHTS = 1 << 15  # if there are so many
 
 Prepared = Callable[[Tensor], Tensor]
 AnyMaker: TypeAlias = Callable[..., Prepared | None]  # of an op's arguments
@@ -80,7 +81,11 @@ def _direct(input: Tensor, packed: DirectWeight, residual: Tensor | None, activa
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Prepared | None:
     """As a 1×1 convolution of images of one pixel: packed weights are read faster than by torch's products."""
     rows = input.numel() // max(1, input.shape[-1])
-    if not 0 < rows <= _FEW_ROWS or not is_supported(weight.dtype, (*weight.shape, 1, 1), 1):
+    if (
+        not 0 < rows <= _FEW_ROWS
+        or weight.numel() < _MANY_WEIGHTS
+        or not is_supported(weight.dtype, (*weight.shape, 1, 1), 1)
+    ):
         return None
     packed = PackedConv(weight[:, :, None, None], bias, ConvGeometry((1, 1), (0, 0), (1, 1), 1))
     plan = packed.plan(_as_pixels(input), False, None)

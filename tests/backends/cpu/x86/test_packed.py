@@ -136,7 +136,7 @@ def test_transposed_without_overlap() -> None:
 @pytest.mark.parametrize("shape", [(1, 300), (7, 300), (2, 3, 300), (300,)])
 def test_linear_of_a_recording(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    x, weight, bias = torch.randn(shape), torch.randn(48, 300), torch.randn(48)
+    x, weight, bias = torch.randn(shape), torch.randn(112, 300), torch.randn(112)
     run = replay.prepare("linear", (x, weight, bias))
     assert run is not None
     exact = F.linear(x.double(), weight.double(), bias.double())
@@ -145,6 +145,7 @@ def test_linear_of_a_recording(shape: tuple[int, ...]) -> None:
     assert y.is_contiguous()
     assert (y - exact).norm() <= BOUND * exact.norm()
     assert replay.prepare("linear", (torch.randn(65, 300), weight, bias)) is None
+    assert replay.prepare("linear", (x, weight[:8], bias[:8])) is None
 
 
 def test_unpacked() -> None:

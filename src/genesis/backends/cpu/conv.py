@@ -14,7 +14,7 @@ from genesis import activations
 from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu import batchnorm, columns, fused_activation, packing, sums, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
-from genesis.backends.cpu.x86 import micro
+from genesis.backends.cpu.x86 import changing, micro
 from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable
 from genesis.precision import get_float32_precision
 from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm
@@ -157,9 +157,18 @@ def _normalized(
     """Mean, inverse deviation, the convolution's output, and the norm's."""
     if options.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    conv_output = conv_forward(input, weight, bias, geometry)
+    conv_output = _forward_in_training(input, weight, bias, geometry) if options.training else None
+    if conv_output is None:
+        conv_output = conv_forward(input, weight, bias, geometry)
     y, mean, inverse_std = batchnorm.normalize(conv_output, *norm[:4], *options)
     return mean, inverse_std, conv_output, y
+
+
+def _forward_in_training(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor | None:
+    """By kernels of our own, whose plan is worth its time where shapes repeat; None where they don't pay."""
+    if not changing.pays(input, weight.shape, geometry):
+        return None
+    return changing.forward(_channels_last(input), weight, bias, geometry)
 
 
 def conv_bn_finish(
@@ -205,6 +214,10 @@ def conv_bn_relu_backward(
         assert grad_conv is not None
         grad_weight = conv_weight_grad(grad_conv, input, weight.shape, geometry)
         needs_weight = False
+    if needs_input and changing.pays(input, weight.shape, geometry):
+        assert grad_conv is not None
+        grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry)
+        needs_input = grad_input is None
     if needs_input and _has_long_input_grad(weight, geometry.stride, geometry.groups):
         assert grad_conv is not None
         grad_input = sums.input_grad(grad_conv, weight, input.shape, geometry)

@@ -162,6 +162,9 @@ def parts_of(weight_shape: Shape) -> list[int]:
 
 def packed(weight: Tensor, widths: list[int], parts: list[int]) -> Tensor:
     """The weights of a block of k, of these widths, after those of another; in it, by part, r, s, c and k."""
+    if len({*widths}) == len({*parts}) == 1 and sum(widths) == weight.shape[0]:  # one copy
+        split_up = weight.unflatten(1, (len(parts), -1)).unflatten(0, (len(widths), -1))
+        return split_up.permute(0, 2, 4, 5, 3, 1).contiguous().view(-1)
     padded = torch.nn.functional.pad(weight.permute(2, 3, 1, 0), (0, sum(widths) - weight.shape[0]))
     blocks = [part.reshape(-1) for block in padded.split(widths, 3) for part in block.split(parts, 2)]
     return torch.cat(blocks)

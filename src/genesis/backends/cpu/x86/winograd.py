@@ -9,6 +9,7 @@ Source: Lavin & Gray 2016, arXiv:1509.09308, section 4.1.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -100,9 +101,19 @@ def _scratch_bytes(problem: Problem) -> int:
 
 def packed(weight: Tensor, widths: list[int]) -> Tensor:
     """G w Gᵀ: by place, block of k, c and k."""
-    g = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64)
-    tiles = torch.einsum("ir,kcrs,js->ijck", g, weight.double(), g).float().flatten(0, 1)
+    channels, out_channels = weight.shape[1], weight.shape[0]
+    flat = weight.permute(2, 3, 1, 0).reshape(9, -1)
+    tiles = (_both_sides() @ flat).view(16, channels, out_channels)
+    if len({*widths}) == 1:
+        return tiles.view(16, channels, len(widths), -1).transpose(1, 2).contiguous().view(-1)
     return torch.cat([block.reshape(-1) for place in tiles.unbind(0) for block in place.split(widths, 1)])
+
+
+@functools.cache
+def _both_sides() -> Tensor:
+    """The matrix of w → G w Gᵀ, both flattened; its numbers are powers of two."""
+    g = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    return torch.kron(g, g)
 
 
 class Winograd:

@@ -6,8 +6,8 @@ contiguous. Genesis passes when it takes no longer than the fastest of them.
 
     python benchmarks/bench_cpu_nets.py [unet] [resnet18] … [--only inference] [--precision high] [--threads 2]
 
-Networks of one image are not trained. In "highest" precision, the default, Genesis adds up the long sums of convolutions
-in parts; the kernels of the others don't.
+Networks of one image are not trained. In "highest" precision, the default, Genesis adds up the long sums of
+convolutions in parts; the kernels of the others don't.
 
 What is left out keeps the result of an earlier run, with its date.
 """

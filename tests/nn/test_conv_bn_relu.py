@@ -17,7 +17,6 @@ from genesis import nn
 from genesis.autograd import modes
 from genesis.backends.cpu import conv as cpu_conv
 from genesis.backends.cpu import packing
-from genesis.backends.cpu.x86 import machine
 from genesis.records import SGDOptions
 
 X_SHAPE = (2, 4, 7, 6)
@@ -382,15 +381,6 @@ def _layout(packed: torch.Tensor) -> bytes:
     described = bytearray(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).numpy())
     described[packing._PADDING] = bytes(4)
     return bytes(described)
-
-
-@pytest.mark.skipif(machine.vectors() is None, reason="no kernels of our own")
-def test_our_own_kernels_share_a_weight_among_shapes() -> None:
-    layer = nn.ConvBNReLU(16, 32, 3).eval()
-    with genesis.no_grad():
-        for size in (8, 16, 20):
-            layer(genesis.ones(1, 16, size, size))
-    assert len({id(packed.packed) for _, _, packed in layer._fused._entries.values()}) == 1
 
 
 @pytest.mark.usefixtures("on_onednn")

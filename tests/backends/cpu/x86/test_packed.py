@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import genesis
+from genesis import nn
 from genesis.backends.cpu import replay
 from genesis.backends.cpu.x86 import direct, machine, packed, winograd
 from genesis.backends.cpu.x86.packed import PackedConv
@@ -103,6 +105,14 @@ def test_empty_batch_and_other_shapes() -> None:
     for size in range(1, 2 * conv.max_plans):
         assert conv(torch.ones(1, 8, size, 3), None, None).shape == (1, 16, size, 3)
     assert len(conv._plans) == conv.max_plans
+
+
+def test_our_own_kernels_share_a_weight_among_shapes() -> None:
+    layer = nn.ConvBNReLU(16, 32, 3).eval()
+    with genesis.no_grad():
+        for size in (8, 16, 20):
+            layer(genesis.ones(1, 16, size, size))
+    assert len({id(packed.packed) for _, _, packed in layer._fused._entries.values()}) == 1
 
 
 def test_two_python_threads_at_once() -> None:

@@ -1,13 +1,13 @@
-"""U-Net(16) on 4×1×128² and ResNet-18 on 4×3×224², on the CPU, beside PyTorch with the same weights.
+"""Networks on the CPU, beside PyTorch, ONNX Runtime and OpenVINO with the same weights.
 
-Inference: torch.compile with freezing is the reference, for the model as it stands and for genesis.compile. Training (a
-step of SGD with momentum): PyTorch eager, model and input in channels_last. Genesis passes when it takes no longer than
-the reference.
+Inference: torch.compile with freezing, ONNX Runtime and OpenVINO where they are installed, for the model as it stands
+and for genesis.compile. Training (a step of SGD with momentum): PyTorch eager, model and input in channels_last or
+contiguous. Genesis passes when it takes no longer than the fastest of them.
 
-    python benchmarks/bench_cpu_nets.py [unet] [resnet18] [--only inference] [--precision high] [--threads 2]
+    python benchmarks/bench_cpu_nets.py [unet] [resnet18] … [--only inference] [--precision high] [--threads 2]
 
-In "highest" precision, the default, Genesis adds up the long sums of convolutions in parts; PyTorch's channels_last
-kernels don't, nor does Genesis in "high".
+Networks of one image are not trained. In "highest" precision, the default, Genesis adds up the long sums of
+convolutions in parts; the kernels of the others don't.
 
 What is left out keeps the result of an earlier run, with its date.
 """
@@ -16,21 +16,18 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
+import statistics
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from cpu_networks import NETWORKS, create
+from cpu_peers import peers
 from harness import Comparison, Side
-from torch_networks import ResNet18, UNet
 
 import genesis
-from genesis import models, optim
-
-NETWORKS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
-    "unet": (UNet, (4, 1, 128, 128)),
-    "resnet18": (ResNet18, (4, 3, 224, 224)),
-}
+from genesis import optim
 
 
 def main() -> None:
@@ -46,21 +43,38 @@ def main() -> None:
     suffix = "" if arguments.precision == "highest" else f", {arguments.precision}"
     comparison = Comparison("bench_cpu_nets")
     for name in arguments.names or NETWORKS:
-        build, shape = NETWORKS[name]
-        torch.manual_seed(0)
-        theirs, input = build(), torch.randn(shape)
-        ours = models.create(name)
-        ours.load_state_dict(theirs.state_dict())
-        size = "×".join(map(str, shape))
+        theirs, ours, input = create(name)
+        case = f"{name.removesuffix('-b1')} {'×'.join(map(str, input.shape))}"
         if arguments.only != "training":
-            comparison.measure(f"{name} {size} inference{suffix}", inference(theirs, ours, input), arguments.rounds)
-        if arguments.only != "inference":
-            comparison.measure(f"{name} {size} training{suffix}", training(theirs, ours, input), arguments.rounds)
+            others = peers(ours.eval(), input, arguments.threads)
+            sides = inference(theirs, ours, input, others)
+            comparison.measure(f"{case} inference{suffix}", sides, arguments.rounds)
+        if arguments.only != "inference" and len(input) > 1:  # of one image, batch norm has one number per channel
+            comparison.measure(f"{case} training{suffix}", training(theirs, ours, input), arguments.rounds)
     comparison.keep_others()
+    report_fastest(comparison)
     comparison.finish()
 
 
-def inference(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> dict[str, Side]:
+def report_fastest(comparison: Comparison) -> None:
+    """Add how many times faster genesis.compile is than the fastest of the others."""
+    speeds: dict[str, list[float]] = {}
+    for case, rows in itertools.groupby(comparison.rows, key=lambda row: row["case"]):
+        medians = {row["side"]: row["median_ms"] for row in rows}
+        others = [median for side, median in medians.items() if not side.startswith("genesis")]
+        speed = min(others) / medians["genesis.compile"]
+        speeds.setdefault(case.split()[2].removesuffix(","), []).append(speed)
+        comparison.notes.append(f"{case}: {speed:.2f}")
+    for kind, values in speeds.items():
+        line = f"{kind}: geometric mean {statistics.geometric_mean(values):.2f}, worst {min(values):.2f}"
+        comparison.notes.append(line)
+        print(line)
+    comparison.notes[:0] = ["", "genesis.compile beside the fastest of the others:", ""]
+
+
+def inference(
+    theirs: torch.nn.Module, ours: Any, input: torch.Tensor, others: dict[str, Side] | None = None
+) -> dict[str, Side]:
     frozen = frozen_compile(copy.deepcopy(theirs).eval(), input)
     eager = copy.deepcopy(theirs).eval().to(memory_format=torch.channels_last)
     channels_last = input.contiguous(memory_format=torch.channels_last)
@@ -86,6 +100,7 @@ def inference(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> dict[s
     return {
         "torch.compile, frozen": frozen,
         "torch channels_last": run_eager,
+        **({} if others is None else others),
         "genesis": run_genesis,
         "genesis.compile": run_compiled,
     }
@@ -107,17 +122,9 @@ def frozen_compile(model: torch.nn.Module, input: torch.Tensor) -> Side:
 
 
 def training(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> dict[str, Side]:
-    eager = copy.deepcopy(theirs).train().to(memory_format=torch.channels_last)
     channels_last = input.contiguous(memory_format=torch.channels_last)
-    torch_optimizer = torch.optim.SGD(eager.parameters(), lr=1e-3, momentum=0.9)
     model, mine = ours.train(), genesis.from_torch(channels_last)
     optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-
-    def step_torch() -> None:
-        loss = eager(channels_last).square().mean()
-        torch_optimizer.zero_grad()
-        loss.backward()
-        torch_optimizer.step()
 
     def step_genesis() -> None:
         loss = model(mine).square().mean()
@@ -126,10 +133,24 @@ def training(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> dict[st
         optimizer.step()
 
     return {
-        "torch channels_last": step_torch,
+        "torch channels_last": training_torch(theirs, channels_last, torch.channels_last),
+        "torch contiguous": training_torch(theirs, input, torch.contiguous_format),
         "genesis": step_genesis,
         "genesis.compile": training_compiled(copy.deepcopy(ours), mine),
     }
+
+
+def training_torch(model: torch.nn.Module, input: torch.Tensor, order: torch.memory_format) -> Side:
+    model = copy.deepcopy(model).train().to(memory_format=order)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        loss = model(input).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
 
 
 def training_compiled(model: Any, input: Any) -> Side:

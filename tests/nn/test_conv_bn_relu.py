@@ -15,6 +15,7 @@ import torch
 import genesis
 from genesis import nn
 from genesis.autograd import modes
+from genesis.backends.cpu import conv as cpu_conv
 from genesis.backends.cpu import packing
 from genesis.records import SGDOptions
 
@@ -167,6 +168,13 @@ def warm_layer(**settings: Any) -> tuple[nn.ConvBNReLU, genesis.Tensor]:
     return layer, x
 
 
+@pytest.fixture
+def on_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on processors that our own kernels are not for."""
+    monkeypatch.setattr(cpu_conv, "is_supported", lambda *args: False)
+
+
+@pytest.mark.usefixtures("on_onednn")
 def test_packed_once_per_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = Counter(monkeypatch)
     layer, x = warm_layer()
@@ -375,6 +383,7 @@ def _layout(packed: torch.Tensor) -> bytes:
     return bytes(described)
 
 
+@pytest.mark.usefixtures("on_onednn")
 def test_equal_layouts_of_a_weight_are_kept_once() -> None:
     torch.manual_seed(0)
     layer = nn.ConvBNReLU(16, 32, 3, stride=2).eval()  # with a stride there are no tiles, which are of one size

@@ -76,10 +76,15 @@ def test_input_grad(case: str) -> None:
     assert distance(found, exact + offset.view(-1, 1, 1)) <= 3.1e-7
 
 
+@pytest.mark.parametrize("kernels", ["ours", "oneDNN"])
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_packed(case: str, has_residual: bool, activation: str | None) -> None:
+def test_packed(
+    monkeypatch: pytest.MonkeyPatch, case: str, has_residual: bool, activation: str | None, kernels: str
+) -> None:
+    if kernels == "oneDNN":
+        monkeypatch.setattr(conv, "is_supported", lambda *args: False)
     input, weight, bias, geometry = operands(case)
     exact = torch.conv2d(input.double(), weight.double(), bias.double(), *geometry)
     residual = torch.randn(exact.shape) if has_residual else None

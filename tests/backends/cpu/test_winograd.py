@@ -29,6 +29,14 @@ def operands(shape: tuple[int, ...], out_channels: int) -> tuple[torch.Tensor, t
     return input, weight, torch.randn(out_channels)
 
 
+def packed_weight(
+    weight: torch.Tensor, bias: torch.Tensor | None, shape: tuple[int, ...], geometry: ConvGeometry
+) -> PackedWeight:
+    packed = conv.conv_prepack(weight, bias, shape, geometry)
+    assert isinstance(packed, PackedWeight)
+    return packed
+
+
 @pytest.mark.parametrize("chunk_bytes", [1, 1 << 16, 1 << 30])
 @pytest.mark.parametrize(("shape", "out_channels", "padding", "dilation"), CASES)
 def test_convolve(
@@ -55,15 +63,22 @@ def test_convolve_is_no_less_accurate_than_direct() -> None:
     assert (y - exact).abs().max() <= (direct - exact).abs().max()
 
 
+@pytest.fixture
+def on_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on processors that our own kernels are not for."""
+    monkeypatch.setattr(conv, "is_supported", lambda *args: False)
+
+
+@pytest.mark.usefixtures("on_onednn")
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("has_residual", [False, True])
 def test_conv_prepacked_takes_winograd(dilation: int, activation: str | None, has_residual: bool) -> None:
     shape, geometry = (1, 128, 28, 27), ConvGeometry((1, 1), (dilation, dilation), (dilation, dilation), 1)
     input, weight, bias = operands(shape, 144)
-    assert conv.conv_prepack(weight, bias, shape, geometry).winograd is None  # its sums are too long for "highest"
+    assert packed_weight(weight, bias, shape, geometry).winograd is None  # its sums are too long for "highest"
     with float32_precision("high"):
-        packed = conv.conv_prepack(weight, bias, shape, geometry)
+        packed = packed_weight(weight, bias, shape, geometry)
     assert packed.winograd is not None
     for x in (input, input[:, :, :-3]):  # another shape takes the direct way
         residual = torch.randn(1, 144, *x.shape[2:]) if has_residual else None
@@ -100,8 +115,8 @@ def test_pays() -> None:
         assert not winograd.pays(other, shape, *options), (tuple(other.shape), other.dtype, shape, options)
 
 
+@pytest.mark.usefixtures("on_onednn")
 def test_other_convolutions_stay_direct() -> None:
-    packed = conv.conv_prepack(torch.randn(16, 16, 3, 3), None, (1, 16, 8, 8), ConvGeometry((1, 1), (1, 1), (1, 1), 1))
-    assert isinstance(packed, PackedWeight)
+    packed = packed_weight(torch.randn(16, 16, 3, 3), None, (1, 16, 8, 8), ConvGeometry((1, 1), (1, 1), (1, 1), 1))
     assert packed.winograd is None
     assert packed.weight.is_mkldnn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from genesis import activations
 from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu import batchnorm, columns, fused_activation, packing, sums, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
+from genesis.backends.cpu.x86 import changing, micro
+from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable
 from genesis.precision import get_float32_precision
 from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm
 
@@ -155,9 +157,18 @@ def _normalized(
     """Mean, inverse deviation, the convolution's output, and the norm's."""
     if options.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    conv_output = conv_forward(input, weight, bias, geometry)
+    conv_output = _forward_in_training(input, weight, bias, geometry) if options.training else None
+    if conv_output is None:
+        conv_output = conv_forward(input, weight, bias, geometry)
     y, mean, inverse_std = batchnorm.normalize(conv_output, *norm[:4], *options)
     return mean, inverse_std, conv_output, y
+
+
+def _forward_in_training(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor | None:
+    """By kernels of our own, whose plan is worth its time where shapes repeat; None where they don't pay."""
+    if not changing.pays(input, weight.shape, geometry):
+        return None
+    return changing.forward(_channels_last(input), weight, bias, geometry)
 
 
 def conv_bn_finish(
@@ -203,6 +214,10 @@ def conv_bn_relu_backward(
         assert grad_conv is not None
         grad_weight = conv_weight_grad(grad_conv, input, weight.shape, geometry)
         needs_weight = False
+    if needs_input and changing.pays(input, weight.shape, geometry):
+        assert grad_conv is not None
+        grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry)
+        needs_input = grad_input is None
     if needs_input and _has_long_input_grad(weight, geometry.stride, geometry.groups):
         assert grad_conv is not None
         grad_input = sums.input_grad(grad_conv, weight, input.shape, geometry)
@@ -235,7 +250,18 @@ class PackedWeight:
     geometry: ConvGeometry
 
 
-def conv_prepack(weight: Tensor, bias: Tensor | None, input_shape: Shape, geometry: ConvGeometry) -> PackedWeight:
+class DirectWeight(NamedTuple):
+    """A weight for our own kernels."""
+
+    conv: PackedConv
+    fits_all_shapes: bool = True
+
+
+def conv_prepack(
+    weight: Tensor, bias: Tensor | None, input_shape: Shape, geometry: ConvGeometry
+) -> PackedWeight | DirectWeight:
+    if is_supported(weight.dtype, weight.shape, geometry.groups):
+        return DirectWeight(PackedConv(weight, bias, geometry))
     if max(weight.shape[2:]) == 1:  # dilation means nothing, but ends oneDNN's 1×1 kernels in a segmentation fault
         geometry = geometry._replace(dilation=(1, 1))
     stride, padding, dilation, groups = geometry
@@ -256,7 +282,11 @@ def conv_prepack(weight: Tensor, bias: Tensor | None, input_shape: Shape, geomet
     return PackedWeight(weight, parts, tiles, bias, geometry)
 
 
-def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None, activation: str | None) -> Tensor:
+def conv_prepacked(
+    input: Tensor, packed: PackedWeight | DirectWeight, residual: Tensor | None, activation: str | None
+) -> Tensor:
+    if isinstance(packed, DirectWeight):
+        return _direct(input, packed.conv, residual, activation)
     p = packed
     input = _channels_last(input)
     stride, padding, dilation, groups = p.geometry
@@ -278,3 +308,10 @@ def conv_prepacked(input: Tensor, packed: PackedWeight, residual: Tensor | None,
         "relu" if activation == "relu" else None, [], "",
     )  # fmt: skip
     return y if activation in (None, "relu") else fused_activation.apply(y, activation)[0]
+
+
+def _direct(input: Tensor, conv: PackedConv, residual: Tensor | None, activation: str | None) -> Tensor:
+    residual = None if residual is None else _channels_last(residual)
+    if activation in micro.ACTIVATIONS:
+        return conv(readable(input), residual, activation)
+    return fused_activation.apply(conv(readable(input), residual, None), activation)[0]

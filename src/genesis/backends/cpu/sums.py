@@ -102,9 +102,9 @@ def _add(y: Tensor, input: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, P
 @functools.cache
 def _kernels_have_parts() -> bool:
     """Whether oneDNN's kernels for NCHW add up 16 channels at a time; found by trial: 2²⁴ + 1 is 2²⁴ in float32."""
-    input = torch.ones(2, 64, 16, 16)
+    input = torch.ones(2, 64, 16, 16, dtype=torch.float32, device="cpu")
     input[:, 0] = 2**24
-    weight = torch.zeros(64, 64, 3, 3)
+    weight = torch.zeros(64, 64, 3, 3, dtype=torch.float32, device="cpu")
     weight[:, :, 1, 1] = 1
     return bool(torch.conv2d(input, weight, None, 1, 1).min() == 2**24 + 48)
 

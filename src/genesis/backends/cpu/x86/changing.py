@@ -1,0 +1,80 @@
+"""Convolutions whose weights change from call to call, as in training: they are packed anew each time."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from genesis.backends.contract import Shape
+from genesis.backends.cpu.x86 import direct, machine, winograd
+from genesis.backends.cpu.x86.direct import Options
+from genesis.backends.cpu.x86.packed import is_supported
+from genesis.backends.cpu.x86.problem import Problem, split
+from genesis.records import ConvGeometry
+
+_LEAST_PIXELS = 400  # of the result: with fewer, packing takes too long
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor | None:
+    """The convolution of an x that is channels-last; None where this is not the fastest way."""
+    if geometry.groups != 1 or not is_supported(weight.dtype, weight.shape, 1) or not x.numel():
+        return None
+    key = tuple(x.shape), x.stride(), tuple(weight.shape), geometry, bias is not None
+    return _plan(key, machine.vectors() == "avx512", torch.get_num_threads()).run(x, weight, bias)
+
+
+def input_grad(grad: Tensor, weight: Tensor, geometry: ConvGeometry) -> Tensor | None:
+    """The gradient of the input, without a stride: a convolution with the weight turned around; None as for forward."""
+    stride, padding, dilation, groups = geometry
+    out_channels, in_channels, *kernel = weight.shape
+    turned = tuple(d * (k - 1) - p for k, d, p in zip(kernel, dilation, padding, strict=True))
+    if stride != (1, 1) or min(turned) < 0 or not is_supported(weight.dtype, (in_channels, out_channels), groups):
+        return None
+    weight = (weight.flip(2, 3) if max(kernel) > 1 else weight).transpose(0, 1)
+    return forward(grad, weight, None, ConvGeometry((1, 1), (turned[0], turned[1]), dilation, 1))
+
+
+def pays(x: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> bool:
+    """Whether there are enough pixels for each weight to be packed."""
+    return x.shape[0] * x.shape[2] * x.shape[3] // math.prod(geometry.stride) >= _LEAST_PIXELS and weight_shape[1] > 1
+
+
+@functools.lru_cache(512)
+def _plan(key: tuple[Shape, Shape, Shape, ConvGeometry, bool], wide: bool, num_threads: int) -> _Plan:
+    return _Plan(Problem(*key, False, None), wide, num_threads)
+
+
+class _Plan:
+    def __init__(self, problem: Problem, wide: bool, num_threads: int) -> None:
+        self._lanes = 16 if wide else 8
+        most_vectors = 4 if wide else 2
+        self._shape = shape = problem.output_shape
+        self._strides = shape[1] * shape[2] * shape[3], 1, shape[1] * shape[3], shape[1]
+        vectors = split(-(-shape[1] // self._lanes), most_vectors)
+        self._widths = [each * self._lanes for each in vectors]
+        self._parts = direct.parts_of(problem.weight_shape)
+        self._by_tiles = winograd.is_supported(problem, wide) and winograd.pays(problem, wide, num_threads)
+        self._scratch_bytes = 0
+        if self._by_tiles:
+            planner = winograd.Winograd(problem, wide, num_threads, vectors)
+            self._job, self._scratch_bytes = planner.job(), planner.scratch_bytes
+        else:
+            by_weights = math.prod(problem.weight_shape) > math.prod(problem.input_shape)
+            options = Options(wide, num_threads, most_vectors, by_weights)
+            self._job = direct.Direct(problem, options, vectors, self._parts).job()
+
+    def run(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self._by_tiles:
+            packed = winograd.packed(weight, self._widths)
+        else:
+            packed = direct.packed(weight, self._widths, self._parts)
+        if bias is not None:
+            bias = torch.nn.functional.pad(bias, (0, -bias.shape[0] % self._lanes))
+        y = x.new_empty_strided(self._shape, self._strides)
+        scratch = x.new_empty(self._scratch_bytes, dtype=torch.uint8)
+        place = 0 if bias is None else bias.data_ptr()
+        self._job.run(x.data_ptr(), packed.data_ptr(), y.data_ptr(), place, 0, scratch.data_ptr())
+        return y

@@ -1,0 +1,155 @@
+"""Convolutions with packed weights, for inputs of any shape, by the algorithm that is expected to be the fastest."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from genesis.backends.contract import Shape
+from genesis.backends.cpu.x86 import depthwise, direct, machine, winograd
+from genesis.backends.cpu.x86.direct import Options
+from genesis.backends.cpu.x86.driver import Job
+from genesis.backends.cpu.x86.problem import Problem, split
+from genesis.records import ConvGeometry
+
+_FEW_CHANNELS = 4
+
+
+def is_supported(dtype: torch.dtype, weight_shape: Shape, groups: int) -> bool:
+    """Whether there is a kernel for such a convolution on this machine."""
+    kind = machine.vectors()
+    if kind is None or dtype is not torch.float32 or 0 in weight_shape:
+        return False
+    lanes = 16 if kind == "avx512" else 8
+    if groups != 1:
+        return groups == weight_shape[0] and weight_shape[1] == 1 and groups % lanes == 0
+    return kind == "avx512" or weight_shape[0] % lanes == 0
+
+
+def readable(x: Tensor) -> Tensor:
+    """x in a layout that the kernels read fast: channels last, or any if they are few."""
+    return x if x.shape[1] <= _FEW_CHANNELS else x.contiguous(memory_format=torch.channels_last)
+
+
+class PackedConv:
+    """The weights of a convolution, packed for the kernels, and how to run it on inputs of any shape."""
+
+    max_plans = 16  # the oldest goes first
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> None:
+        self.wide = machine.vectors() == "avx512"
+        lanes = 16 if self.wide else 8
+        self._most_vectors = 4 if self.wide else 2
+        self.weight_shape, self.geometry = tuple(weight.shape), geometry
+        self._widths = split(-(-weight.shape[0] // lanes), self._most_vectors)
+        self._parts = direct.parts_of(self.weight_shape)
+        if geometry.groups == 1:
+            self._weight = direct.packed(weight, [width * lanes for width in self._widths], self._parts)
+        else:
+            self._weight = depthwise.packed(weight, lanes)
+        self._bias = None if bias is None else torch.nn.functional.pad(bias, (0, -bias.shape[0] % lanes))
+        self._tiles: Tensor | None = None  # the weight for Winograd's algorithm
+        self._plans: dict[object, Plan] = {}
+
+    def __call__(self, x: Tensor, residual: Tensor | None, activation: str | None) -> Tensor:
+        """residual: channels-last."""
+        plan = self.plan(x, residual is not None, activation)
+        return plan.run(x, residual)
+
+    def plan(self, x: Tensor, has_residual: bool, activation: str | None) -> Plan:
+        """For inputs like x."""
+        key = x.shape, x.stride(), has_residual, activation, torch.get_num_threads()
+        plan = self._plans.get(key)
+        if plan is None:
+            while len(self._plans) >= self.max_plans:
+                self._plans.pop(next(iter(self._plans)))
+            plan = self._plans[key] = self._planned(x, has_residual, activation)
+        return plan
+
+    def _planned(self, x: Tensor, has_residual: bool, activation: str | None) -> Plan:
+        problem = Problem(
+            tuple(x.shape), x.stride(), self.weight_shape, self.geometry, self._bias is not None, has_residual,
+            activation,
+        )  # fmt: skip
+        num_threads = torch.get_num_threads()
+        shape = problem.output_shape
+        result = shape, (shape[1] * shape[2] * shape[3], 1, shape[1] * shape[3], shape[1])
+        bias = 0 if self._bias is None else self._bias.data_ptr()
+        keep = self._weight, self._bias
+        if not math.prod(shape):
+            return Plan(*result, None, 0, bias, 0, keep)
+        if self.geometry.groups != 1:
+            job = depthwise.job(problem, self.wide, num_threads)
+            return Plan(*result, job, self._weight.data_ptr(), bias, 0, keep)
+        if winograd.is_supported(problem, self.wide) and winograd.pays(problem, self.wide, num_threads):
+            by_tiles = winograd.Winograd(problem, self.wide, num_threads, self._widths)
+            transformed = self._transformed()
+            return Plan(
+                *result, by_tiles.job(), transformed.data_ptr(), bias, by_tiles.scratch_bytes, (transformed, self._bias)
+            )
+        by_weights = math.prod(self.weight_shape) > x.numel()
+        options = Options(self.wide, num_threads, self._most_vectors, by_weights)
+        job = direct.Direct(problem, options, self._widths, self._parts).job()
+        return Plan(*result, job, self._weight.data_ptr(), bias, 0, keep)
+
+    def _transformed(self) -> Tensor:
+        if self._tiles is None:
+            lanes = 16 if self.wide else 8
+            self._tiles = winograd.packed(
+                direct.unpacked(
+                    self._weight, self.weight_shape, [width * lanes for width in self._widths], self._parts
+                ),
+                [width * lanes for width in self._widths],
+            )
+        return self._tiles
+
+
+def transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Plan:
+    """The transposed convolution of inputs like x whose windows meet without overlapping; weight: (C, K, R, S)."""
+    wide, num_threads = machine.vectors() == "avx512", torch.get_num_threads()
+    lanes = 16 if wide else 8
+    (in_channels, out_channels, *spread), (batch, _, height, width) = weight.shape, x.shape
+    widths = split(-(-out_channels // lanes), 4 if wide else 2)
+    weight_shape = out_channels, in_channels, 1, 1
+    parts = direct.parts_of(weight_shape)
+    places = [weight[:, :, r, s].t()[:, :, None, None] for r in range(spread[0]) for s in range(spread[1])]
+    packed = torch.cat([direct.packed(place, [width * lanes for width in widths], parts) for place in places])
+    bias = None if bias is None else torch.nn.functional.pad(bias, (0, -out_channels % lanes))
+    geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
+    problem = Problem(tuple(x.shape), x.stride(), weight_shape, geometry, bias is not None, False, None)
+    options = Options(wide, num_threads, 4 if wide else 2, False)
+    job = direct.Direct(problem, options, widths, parts, (spread[0], spread[1])).job()
+    shape = batch, out_channels, height * spread[0], width * spread[1]
+    strides = out_channels * shape[2] * shape[3], 1, out_channels * shape[3], out_channels
+    return Plan(shape, strides, job, packed.data_ptr(), 0 if bias is None else bias.data_ptr(), 0, (packed, bias))
+
+
+class Plan(NamedTuple):
+    """A convolution of inputs of one shape and layout.
+
+    Attributes:
+        shape, strides: of the result.
+        job: None if that is empty.
+        weight, bias: their addresses; keep: what holds their memory.
+        scratch_bytes: of memory that the job needs.
+    """
+
+    shape: Shape
+    strides: Shape
+    job: Job | None
+    weight: int
+    bias: int
+    scratch_bytes: int
+    keep: object
+
+    def run(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        y = x.new_empty_strided(self.shape, self.strides)
+        if self.job is not None:
+            added = 0 if residual is None else residual.data_ptr()
+            scratch = x.new_empty(self.scratch_bytes, dtype=torch.uint8) if self.scratch_bytes else None
+            place = 0 if scratch is None else scratch.data_ptr()
+            self.job.run(x.data_ptr(), self.weight, y.data_ptr(), self.bias, added, place)
+        return y

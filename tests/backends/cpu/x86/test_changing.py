@@ -1,0 +1,65 @@
+"""Convolutions of training against float64: the forward pass and the input gradient, with weights that change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from genesis.backends.cpu.x86 import changing, machine
+from genesis.records import ConvGeometry
+
+pytestmark = pytest.mark.skipif(machine.vectors() is None, reason="not an x86-64 processor with AVX2, on Linux")
+
+BOUND = 3e-7
+# C, K, kernel, stride, padding, dilation
+CASES = {
+    "Winograd": (64, 64, 3, 1, 1, 1),
+    "few channels": (3, 24, 7, 2, 3, 1),
+    "dilation": (128, 96, 3, 1, 2, 2),
+    "1×1": (160, 48, 1, 1, 0, 1),
+    "uneven parts": (72, 40, 5, 1, 2, 1),
+}
+
+
+@pytest.fixture(params=["avx512", "avx2"], autouse=True)
+def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "avx512" and machine.vectors() != "avx512":
+        pytest.skip("no AVX-512")
+    monkeypatch.setattr(machine, "vectors", lambda: request.param)
+
+
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("case", CASES)
+def test_with_changing_weights(case: str, order: torch.memory_format) -> None:
+    channels, outputs, kernel, stride, padding, dilation = CASES[case]
+    torch.manual_seed(0)
+    geometry = ConvGeometry((stride,) * 2, (padding,) * 2, (dilation,) * 2, 1)
+    x = torch.randn(2, channels, 17, 16).contiguous(memory_format=torch.channels_last)
+    for has_bias in (True, False, True):  # the plan is kept, the weights are not
+        weight = torch.randn(outputs, channels, kernel, kernel).contiguous(memory_format=order)
+        bias = torch.randn(outputs) if has_bias else None
+        exact_x = x.double().requires_grad_()
+        exact = F.conv2d(exact_x, weight.double(), None if bias is None else bias.double(), *geometry)
+        found = changing.forward(x, weight, bias, geometry)
+        assert found is not None
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        assert (found - exact).norm() <= BOUND * exact.norm()
+        grad = torch.randn(exact.shape).contiguous(memory_format=torch.channels_last)
+        (exact_grad,) = torch.autograd.grad(exact, exact_x, grad.double())
+        found = changing.input_grad(grad, weight, geometry)
+        if stride > 1:
+            assert found is None
+        elif found is not None:  # of AVX2's kernels, those of three channels are missing
+            assert found.shape == x.shape
+            assert (found - exact_grad).norm() <= BOUND * exact_grad.norm()
+
+
+def test_what_is_left_to_others() -> None:
+    x, geometry = torch.randn(2, 8, 9, 9), ConvGeometry((1, 1), (1, 1), (1, 1), 1)
+    assert changing.forward(x.double(), torch.randn(16, 8, 3, 3).double(), None, geometry) is None
+    assert changing.forward(x, torch.randn(16, 1, 3, 3), None, geometry._replace(groups=8)) is None
+    assert changing.forward(x[:0], torch.randn(16, 8, 3, 3), None, geometry) is None
+    assert changing.input_grad(x, torch.randn(8, 16, 3, 3), geometry._replace(padding=(3, 3))) is None
+    assert not changing.pays(x, (16, 8, 3, 3), geometry)
+    assert changing.pays(torch.empty(4, 8, 14, 14), (16, 8, 3, 3), geometry)

@@ -160,9 +160,12 @@ def test_a_gradient_that_nobody_holds_is_made_where_it_was() -> None:
     grads = [param.grad.data_ptr() for param in loop.model.parameters()]
     loop.take()
     assert [param.grad.data_ptr() for param in loop.model.parameters()] == grads
-    loop.held.append(loop.model[0].bias.grad.detach())
+    held = loop.model[0].bias.grad.detach()
+    values = held.tolist()
+    loop.held.append(held)
     loop.take()
-    assert all(param.grad.data_ptr() not in grads for param in loop.model.parameters())
+    assert held.data_ptr() not in [param.grad.data_ptr() for param in loop.model.parameters()]
+    assert held.tolist() == values
 
 
 def test_argument_that_shows_a_parameter() -> None:

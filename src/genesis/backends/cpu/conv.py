@@ -25,6 +25,10 @@ mkldnn = torch.ops.mkldnn
 
 def conv_forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
     input = _channels_last(input)
+    if changing.pays(input, weight.shape, geometry):
+        y = changing.forward(input, weight, bias, geometry)
+        if y is not None:
+            return y
     if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], geometry[0]):
         return sums.forward(input, weight, bias, geometry)
     return torch.conv2d(input, weight, bias, *geometry)
@@ -157,18 +161,9 @@ def _normalized(
     """Mean, inverse deviation, the convolution's output, and the norm's."""
     if options.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    conv_output = _forward_in_training(input, weight, bias, geometry) if options.training else None
-    if conv_output is None:
-        conv_output = conv_forward(input, weight, bias, geometry)
+    conv_output = conv_forward(input, weight, bias, geometry)
     y, mean, inverse_std = batchnorm.normalize(conv_output, *norm[:4], *options)
     return mean, inverse_std, conv_output, y
-
-
-def _forward_in_training(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor | None:
-    """By kernels of our own, whose plan is worth its time where shapes repeat; None where they don't pay."""
-    if not changing.pays(input, weight.shape, geometry):
-        return None
-    return changing.forward(_channels_last(input), weight, bias, geometry)
 
 
 def conv_bn_finish(

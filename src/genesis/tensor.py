@@ -406,8 +406,12 @@ class Tensor(Draws):
             notes += f", dtype={self.dtype}"
         if self.device.type != "cpu":
             notes += f", device='{self.device}'"
-        if self.grad_fn is not None:
-            notes += f", grad_fn={self.grad_fn!r}"
+        try:
+            made_by = repr(self.grad_fn)
+        except GraphError:  # one of several views, whose base has changed
+            made_by = "<Invalid>"
+        if made_by != "None":
+            notes += f", grad_fn={made_by}"
         elif self.requires_grad:
             notes += ", requires_grad=True"
         return f"tensor({body}{notes})"

@@ -7,6 +7,7 @@ from genesis.nn import parameter as parameter
 from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import *
+from genesis.nn.modules.adaptive import *
 from genesis.nn.modules.attention import *
 from genesis.nn.modules.batchnorm import *
 from genesis.nn.modules.container import *
@@ -31,5 +32,6 @@ from genesis.nn.modules.sync_batchnorm import *
 from genesis.nn.modules.transformer import *
 from genesis.nn.modules.unpooling import *
 from genesis.nn.modules.upsampling import *
+from genesis.nn.parallel import DataParallel as DataParallel
 from genesis.nn.parameter import Buffer as Buffer
 from genesis.nn.parameter import Parameter as Parameter

@@ -20,7 +20,6 @@ ADVICE = {
     "torch.sparse": "Genesis has no sparse tensors; use dense ones",
     "torch.vmap": "Genesis has no function transforms; write a batch dimension or a loop",
     "torch.nn.Conv3d": "Genesis has no three-dimensional layers yet",
-    "torch.nn.DataParallel": "use one process per GPU",
     "torch.nn.Lazy": "Genesis has no layers that learn their sizes from the first input; give them",
     "torch.optim.SparseAdam": "Genesis has no sparse gradients; use Adam",
 }

@@ -16,6 +16,7 @@ from genesis.nn.modules.dropout import *
 from genesis.nn.modules.embedding import *
 from genesis.nn.modules.folding import *
 from genesis.nn.modules.fused import *
+from genesis.nn.modules.lazy import *
 from genesis.nn.modules.likelihood import *
 from genesis.nn.modules.linear import *
 from genesis.nn.modules.loss import *
@@ -35,3 +36,5 @@ from genesis.nn.modules.upsampling import *
 from genesis.nn.parallel import DataParallel as DataParallel
 from genesis.nn.parameter import Buffer as Buffer
 from genesis.nn.parameter import Parameter as Parameter
+from genesis.nn.parameter import UninitializedBuffer as UninitializedBuffer
+from genesis.nn.parameter import UninitializedParameter as UninitializedParameter

@@ -410,10 +410,8 @@ class Tensor(Draws):
             made_by = repr(self.grad_fn)
         except GraphError:  # one of several views, whose base has changed
             made_by = "<Invalid>"
-        if made_by != "None":
-            notes += f", grad_fn={made_by}"
-        elif self.requires_grad:
-            notes += ", requires_grad=True"
+        unmade = ", requires_grad=True" if self.requires_grad else ""
+        notes += f", grad_fn={made_by}" if made_by != "None" else unmade
         return f"tensor({body}{notes})"
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:

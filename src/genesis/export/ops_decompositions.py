@@ -21,7 +21,7 @@ _LARGEST = 64  # rows; a step is about fifteen nodes
 
 
 class _Matrices:
-    """What steps on matrices of fixed size need.
+    """Masks and parts of matrices of fixed size, for one step after the other.
 
     Attributes:
         num_rows, num_columns: of each matrix.

@@ -73,7 +73,10 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         """Draw all weights anew, as `nn.Linear` does.
 
         Example:
-            >>> nn.AdaptiveLogSoftmaxWithLoss(4, 6, [2]).reset_parameters()
+            >>> softmax = nn.AdaptiveLogSoftmaxWithLoss(4, 6, [2])
+            >>> softmax.reset_parameters()
+            >>> bool(softmax.head.weight.abs().max() <= 0.5)
+            True
         """
         for module in self.modules():
             if isinstance(module, Linear):

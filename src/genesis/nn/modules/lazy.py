@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from genesis.creation import DeviceLike
@@ -49,7 +49,12 @@ class _Lazy(Module):
         self.register_load_state_dict_pre_hook(_take_shapes)
 
     def has_uninitialized_params(self) -> bool:
-        """Whether a parameter or buffer has no shape yet."""
+        """Whether a parameter or buffer has no shape yet.
+
+        Example:
+            >>> nn.LazyLinear(2).has_uninitialized_params()
+            True
+        """
         return any(is_lazy(tensor) for tensor in (*self._parameters.values(), *self._buffers.values()))
 
     def reset_parameters(self) -> None:
@@ -60,15 +65,22 @@ class _Lazy(Module):
         """Give the parameters the shapes that follow from an input, and draw them.
 
         Args:
-            input: as forward takes it.
+            input: any shape that forward takes.
         Raises: ShapeError: it has too few dimensions.
+
+        Example:
+            >>> layer = nn.LazyLinear(2)
+            >>> layer.initialize_parameters(genesis.ones(4, 3))
+            >>> layer.weight.shape
+            (2, 3)
         """
         if input.ndim < -self.dim:
             raise ShapeError(describe(type(self).__name__, "input", f"at least {-self.dim} dimensions", input.shape))
         size = input.shape[self.dim]
         if self.has_uninitialized_params():
             args, kwargs = self._arguments
-            made = self.cls_to_become(size, *args, **kwargs)
+            make: Callable[..., Module] = self.cls_to_become
+            made = make(size, *args, **kwargs)
             for own, others in ((self._parameters, made._parameters), (self._buffers, made._buffers)):
                 for name, tensor in own.items():
                     if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
@@ -85,7 +97,7 @@ def _become(module: _Lazy, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor
     hooks[:] = [hook for hook in hooks if getattr(hook, "function", None) is not _become]
     for name in ("_is_open", "_arguments"):
         del module.__dict__[name]
-    module.__class__ = module.cls_to_become
+    module.__class__ = module.cls_to_become  # type: ignore[assignment]
 
 
 def _take_shapes(module: Module, state_dict: Mapping[str, object], prefix: str, *others: object) -> None:
@@ -93,8 +105,9 @@ def _take_shapes(module: Module, state_dict: Mapping[str, object], prefix: str, 
     for registry in (module._parameters, module._buffers):
         for name, tensor in registry.items():
             given = state_dict.get(prefix + name)
-            has_shape = isinstance(given, Tensor) and not is_lazy(given) and given.shape != (0,)
-            if has_shape and isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            if not isinstance(given, Tensor) or is_lazy(given) or given.shape == (0,):
+                continue
+            if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
                 tensor.materialize(given.shape)
 
 
@@ -194,7 +207,17 @@ class LazyBatchNorm1d(_Lazy, BatchNorm1d):
     size, dim = "num_features", -1
 
     def initialize_parameters(self, input: Tensor) -> None:
-        """Give the parameters their shapes, by the channels of (N, C) or (N, C, L). See `nn.LazyBatchNorm1d`."""
+        """Give the parameters their shapes.
+
+        Args:
+            input: (N, C) or (N, C, L).
+
+        Example:
+            >>> norm = nn.LazyBatchNorm1d()
+            >>> norm.initialize_parameters(genesis.ones(4, 3))
+            >>> norm.weight.shape
+            (3,)
+        """
         super().initialize_parameters(input if input.ndim == 2 else input[..., 0])
 
 

@@ -53,7 +53,7 @@ class _Orthogonal(Module):
 
     @no_grad()
     def right_inverse(self, Q: Tensor) -> Tensor:
-        """What is learned, such that forward gives the orthogonal matrix next to Q.
+        """Return what is learned, such that forward gives the orthogonal matrix next to Q.
 
         Args:
             Q: the weight's shape.

@@ -99,6 +99,24 @@ def test_refusals(source: str) -> None:
         run(genesis, source)
 
 
+WITHOUT_GRADIENT = (
+    "a.nonzero()", "a > 0", "a == a", "a.isnan()", "a.argmax()", "a.signbit()", "a.logical_not()",
+    "a.bool()", "a.long()", "a.to(lib.int32)", "lib.isin(a, a)", "lib.zeros_like(a)", "a.count_nonzero()", "a.detach()",
+    "lib.tensor([repr(a.detach()) == repr(a).replace(', grad_fn=<Invalid>', '')])", "lib.bucketize(a, a.detach())",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", WITHOUT_GRADIENT)
+def test_what_has_no_gradient_takes_one_of_several_views_after_their_base_has_changed(expression: str) -> None:
+    found = []
+    for lib in (genesis, torch):
+        x = lib.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True) * 1
+        a = x.split(2)[0]
+        x *= x
+        found.append(eval(expression, {"lib": lib, "a": a}))
+    assert found[0].tolist() == found[1].tolist()
+
+
 def test_a_refused_change_leaves_everything_as_it_was() -> None:
     x = genesis.ones(2, 3, requires_grad=True) * 2
     part, node, version = x.chunk(2)[0], x.grad_fn, x._version

@@ -406,10 +406,12 @@ class Tensor(Draws):
             notes += f", dtype={self.dtype}"
         if self.device.type != "cpu":
             notes += f", device='{self.device}'"
-        if self.grad_fn is not None:
-            notes += f", grad_fn={self.grad_fn!r}"
-        elif self.requires_grad:
-            notes += ", requires_grad=True"
+        try:
+            made_by = repr(self.grad_fn)
+        except GraphError:  # one of several views, whose base has changed
+            made_by = "<Invalid>"
+        unmade = ", requires_grad=True" if self.requires_grad else ""
+        notes += f", grad_fn={made_by}" if made_by != "None" else unmade
         return f"tensor({body}{notes})"
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:

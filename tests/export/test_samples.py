@@ -16,17 +16,12 @@ REFUSED = {
     "unique": "shape depends on values",
     "unique_consecutive": "shape depends on values",
 } | dict.fromkeys(
-    (
-        "cholesky_inverse", "cholesky_solve", "linalg.cond", "linalg.det", "linalg.lstsq", "linalg.lu",
-        "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.slogdet", "linalg.tensorinv", "linalg.tensorsolve",
-        "logdet", "lu_unpack", "matrix_exp",
-    ),
-    "no translation|reads values",
-)  # fmt: skip
+    ("linalg.cond", "linalg.lstsq", "matrix_exp"),
+    "no translation",
+)
 SOME_REFUSED = {
     "narrow": "reads values",
     "linalg.vander": "no translation",
-    "linalg.matrix_power": "no translation",
     "scatter_reduce": "no translation",
     "index_reduce": "no translation",
     "__getitem__": "shape depends on values",

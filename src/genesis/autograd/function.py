@@ -123,7 +123,7 @@ class Function(Differentiable):
                 if first is None:
                     first = arg
                 if recording:
-                    if arg._base is not None:
+                    if arg._base is not None and cls.differentiable:
                         arg._refresh()
                     if arg._requires_grad:
                         recorded = cls.differentiable

@@ -12,6 +12,7 @@ from genesis.errors import DTypeError, GenesisError, describe
 from genesis.export import (
     checking,
     ops_activation,
+    ops_decompositions,
     ops_dense,
     ops_elementwise,
     ops_reduction,
@@ -33,7 +34,8 @@ from genesis.tensor import Tensor
 
 # Imported for their entries in the table.
 OPS = (
-    ops_activation, ops_dense, ops_elementwise, ops_reduction, ops_selection, ops_special, ops_views, ops_windows
+    ops_activation, ops_decompositions, ops_dense, ops_elementwise, ops_reduction, ops_selection, ops_special,
+    ops_views, ops_windows,
 )  # fmt: skip
 Example: TypeAlias = "Tensor | Sequence[Tensor] | Mapping[str, Tensor]"
 

@@ -21,7 +21,11 @@ def cast(input: Tensor, dtype: DType) -> Tensor:
     Example: >>> F.cast(genesis.tensor([1.5, 0.0]), genesis.bool).tolist()
     [True, False]
     """
-    return input if input.array.dtype is dtype else Cast.apply(input, dtype=dtype)
+    if input.array.dtype is dtype:
+        return input
+    if input._base is not None and not dtype.is_floating_point:  # no gradient, so its place in the graph does not count
+        input = input.detach()
+    return Cast.apply(input, dtype=dtype)
 
 
 class Cast(ArrayFunction):

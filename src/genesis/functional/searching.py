@@ -289,6 +289,7 @@ def isin(
         raise DTypeError(describe("isin", "elements", "a tensor, or one as test_elements", "two numbers"))
     x = elements if isinstance(elements, Tensor) else known._like(known.array.full_like(elements, ()))
     y = test_elements if isinstance(test_elements, Tensor) else known._like(known.array.full_like(test_elements, ()))
+    x, y = x.detach(), y.detach()
     if not y.array.numel:
         return _nowhere(x) if not invert else logical_not(_nowhere(x))
     found = ops.any(eq(unsqueeze(x, -1), reshape(y, (-1,))).array, (x.array.ndim,))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from genesis import nn
 from genesis.growth.channel_map import ChannelMap
 from genesis.nn.module import Module
-from genesis.nn.modules.batchnorm import _BatchNorm
+from genesis.nn.modules.batchnorm import _NormBase
 from genesis.nn.modules.conv import AnyConv
 
 
@@ -24,7 +24,7 @@ def adjust_settings(model: Module, mapped: ChannelMap, group: int, units: int) -
         _follow_parameters(model.get_submodule(name))
     for name in mapped.passages.keys() - touched:
         module, passage = model.get_submodule(name), mapped.passages[name]
-        if isinstance(module, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | _BatchNorm):
+        if isinstance(module, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | _NormBase):
             sizes = [
                 size if axis is None else mapped.size_of(axis, group, units)
                 for axis, size in zip(passage.output_layout, passage.output_shape, strict=True)
@@ -47,7 +47,7 @@ def _follow_parameters(module: Module) -> None:
         _follow_input(module, (0, module.get_parameter("weight").shape[0]))
     elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
         module.normalized_shape = module.get_parameter("weight").shape
-    elif isinstance(module, _BatchNorm):
+    elif isinstance(module, _NormBase):
         shown = module.running_mean if module.weight is None else module.weight
         assert shown is not None, "the caller has found a parameter or a statistic"
         module.num_features = shown.shape[0]
@@ -60,5 +60,5 @@ def _follow_input(module: Module, sizes: Sequence[int]) -> None:
         module.num_channels = sizes[1]
     elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
         module.normalized_shape = tuple(sizes[-len(module.normalized_shape) :])
-    elif isinstance(module, _BatchNorm):
+    elif isinstance(module, _NormBase):
         module.num_features = sizes[1]

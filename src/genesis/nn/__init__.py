@@ -7,6 +7,7 @@ from genesis.nn import parameter as parameter
 from genesis.nn import utils as utils
 from genesis.nn.module import Module as Module
 from genesis.nn.modules.activation import *
+from genesis.nn.modules.adaptive import *
 from genesis.nn.modules.attention import *
 from genesis.nn.modules.batchnorm import *
 from genesis.nn.modules.container import *
@@ -15,6 +16,7 @@ from genesis.nn.modules.dropout import *
 from genesis.nn.modules.embedding import *
 from genesis.nn.modules.folding import *
 from genesis.nn.modules.fused import *
+from genesis.nn.modules.lazy import *
 from genesis.nn.modules.likelihood import *
 from genesis.nn.modules.linear import *
 from genesis.nn.modules.loss import *
@@ -31,5 +33,8 @@ from genesis.nn.modules.sync_batchnorm import *
 from genesis.nn.modules.transformer import *
 from genesis.nn.modules.unpooling import *
 from genesis.nn.modules.upsampling import *
+from genesis.nn.parallel import DataParallel as DataParallel
 from genesis.nn.parameter import Buffer as Buffer
 from genesis.nn.parameter import Parameter as Parameter
+from genesis.nn.parameter import UninitializedBuffer as UninitializedBuffer
+from genesis.nn.parameter import UninitializedParameter as UninitializedParameter

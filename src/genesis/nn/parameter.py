@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from genesis.creation import empty
+from collections.abc import Sequence
+
+from genesis.creation import DeviceLike, empty
+from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
 from genesis.tensor import Tensor
 
@@ -52,3 +55,65 @@ class Buffer(Tensor, result_class=Tensor):
             raise DTypeError(describe("Buffer", "data", "a Tensor", type(data).__name__))
         super().__init__(data.array)
         self.persistent = persistent
+
+
+class UninitializedParameter(Parameter, result_class=Tensor):
+    """A parameter of a lazy layer before the first input: it has a device and a dtype, and no shape yet.
+
+    Args:
+        requires_grad: whether gradients will be computed for it.
+        device, dtype: that it will have.
+
+    Example:
+        >>> parameter = nn.UninitializedParameter()
+        >>> parameter.materialize((2, 3))
+        >>> parameter.shape, type(parameter).__name__
+        ((2, 3), 'Parameter')
+    """
+
+    def __init__(self, requires_grad: bool = True, device: DeviceLike = None, dtype: DType | None = None) -> None:
+        super().__init__(empty(0, device=device, dtype=dtype), requires_grad)
+
+    def materialize(self, shape: Sequence[int], device: DeviceLike = None, dtype: DType | None = None) -> None:
+        """Become a Parameter of a shape; its values are arbitrary.
+
+        Args:
+            shape: any.
+            device, dtype: by default those that it has.
+        """
+        self.data = empty(tuple(shape), device=device or self.device, dtype=dtype or self.dtype)
+        self.__class__ = Parameter  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "<UninitializedParameter>"
+
+
+class UninitializedBuffer(Buffer, result_class=Tensor):
+    """A buffer of a lazy layer before the first input. See `nn.UninitializedParameter`."""
+
+    def __init__(
+        self, requires_grad: bool = False, device: DeviceLike = None, dtype: DType | None = None,
+        *, persistent: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(empty(0, device=device, dtype=dtype), persistent=persistent)
+
+    def materialize(self, shape: Sequence[int], device: DeviceLike = None, dtype: DType | None = None) -> None:
+        """Become a Buffer of a shape. See `nn.UninitializedParameter`."""
+        self.data = empty(tuple(shape), device=device or self.device, dtype=dtype or self.dtype)
+        self.__class__ = Buffer  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "<UninitializedBuffer>"
+
+
+def is_lazy(param: object) -> bool:
+    """Whether a parameter or buffer has no shape yet.
+
+    Args:
+        param: anything.
+
+    Example:
+        >>> nn.parameter.is_lazy(nn.LazyLinear(2).weight)
+        True
+    """
+    return isinstance(param, UninitializedParameter | UninitializedBuffer)

@@ -14,7 +14,9 @@ from genesis.tensor import Tensor
 __all__ = ["BatchNorm1d", "BatchNorm2d"]
 
 
-class _BatchNorm(Module):
+class _NormBase(Module):
+    """Settings and state of batch and instance norms."""
+
     ranks: tuple[int, ...]  # the dimensions that an input may have
     is_synchronized = False  # do statistics come from other processes too?
     weight: Parameter | None
@@ -99,6 +101,14 @@ class _BatchNorm(Module):
             return mean, var, True, 1.0 / num_batches.item(), None
         return mean, var, True, momentum, num_batches
 
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_NormBase):
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in self.ranks:
             expected = f"{' or '.join(map(str, self.ranks))} dimensions"
@@ -107,12 +117,6 @@ class _BatchNorm(Module):
         if num_batches is not None:
             num_batches.array.add_into(1)  # the array: a counter has no place in a graph
         return F.batch_norm(input, mean, var, self.weight, self.bias, training, momentum, self.eps)
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
-        )
 
 
 class BatchNorm1d(_BatchNorm):

@@ -9,7 +9,7 @@ from genesis.dtypes import DType
 from genesis.errors import ShapeError, describe
 from genesis.nn import init
 from genesis.nn.module import Module
-from genesis.nn.modules.batchnorm import _BatchNorm
+from genesis.nn.modules.batchnorm import _NormBase
 from genesis.nn.parameter import Parameter
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
@@ -195,7 +195,7 @@ class GroupNormAct(GroupNorm):
         return f"{super().extra_repr()}, activation={self.activation!r}"
 
 
-class _InstanceNorm(_BatchNorm):
+class _InstanceNorm(_NormBase):
     """Batch norm's settings and state, with other defaults, over each sample by itself."""
 
     def __init__(

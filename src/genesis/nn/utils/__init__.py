@@ -2,6 +2,7 @@
 
 from genesis.nn.utils import parametrizations as parametrizations
 from genesis.nn.utils import parametrize as parametrize
+from genesis.nn.utils import prune as prune
 from genesis.nn.utils import rnn as rnn
 from genesis.nn.utils import stateless as stateless
 from genesis.nn.utils.clip_grad import clip_grad_norm as clip_grad_norm

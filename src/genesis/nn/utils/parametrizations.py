@@ -1,4 +1,4 @@
-"""The parametrizations that PyTorch has: weight norm and spectral norm."""
+"""The parametrizations that PyTorch has: weight norm, spectral norm and orthogonal matrices."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from genesis.autograd import no_grad
 from genesis.errors import describe
 from genesis.nn.module import Module
 from genesis.nn.modules.conv import ConvTranspose1d, ConvTranspose2d
+from genesis.nn.utils.orthogonal import orthogonal as orthogonal
 from genesis.nn.utils.parametrize import register_parametrization
 from genesis.nn.utils.spectral_norm import as_matrix, first_vectors
 from genesis.nn.utils.weight_norm import norm_except_dim, weight_of

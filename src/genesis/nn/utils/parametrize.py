@@ -5,6 +5,7 @@ The class of a parametrized module becomes a subclass of its own, which has a pr
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -73,7 +74,8 @@ class ParametrizationList(ModuleList[Module]):
         with no_grad():
             for module in reversed(list(self)):
                 if hasattr(module, "right_inverse"):
-                    kept = module.right_inverse(kept)
+                    with contextlib.suppress(NotImplementedError):  # then it is computed from the value as it is
+                        kept = module.right_inverse(kept)
         self.is_tensor = isinstance(kept, Tensor)
         self.ntensors = 1 if isinstance(kept, Tensor) else len(kept)
         if isinstance(kept, Tensor):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Self
 
 from genesis import dtypes
@@ -152,8 +154,7 @@ class SyncBatchNormFunction(ArrayFunction):
         assert of_weight is not None
         assert of_bias is not None
         sums = ops.cat([of_weight, of_bias], 0)
-        call = ctx.group.call("SyncBatchNorm", "sums", checked=False)
-        ctx.group.transport(x.device).all_reduce(call, sums, ReduceOp.SUM).wait()
+        ctx.group.repeated(functools.partial(_add_up, ctx.group), [sums])
         if ctx.needs_input_grad[0] and x.numel:
             # dx = scale/√… · (g − mean(g) − x̂·mean(g·x̂)), the means over all ranks
             factor = scale.mul(inverse_std).div(ctx.count.to(wide))
@@ -173,15 +174,26 @@ def _joined(x: NDArray, group: ProcessGroup) -> tuple[NDArray, NDArray, NDArray]
         own.narrow(0, 0, channels).copy_into(ops.mean(x, dims))
         own.narrow(0, channels, channels).copy_into(ops.var(x, dims, 0))
     rows = NDArray.empty((group.size, 2 * channels + 1), dtypes.float64, x.device)
-    parts = [rows.select(0, rank) for rank in range(group.size)]
-    call = group.call("SyncBatchNorm", "statistics", checked=False)
-    group.transport(x.device).all_gather(call, parts, own).wait()
+    group.repeated(functools.partial(_gather, group), [own, rows])
     means, variances = rows.narrow(1, 0, channels), rows.narrow(1, channels, channels)
     counts = rows.narrow(1, 2 * channels, 1)
     total = ops.sum(counts, (0,))
     mean = ops.sum(means.mul(counts), (0,)).div(total)
     apart = means.sub(mean)
     return total, mean, ops.sum(variances.add(apart.mul(apart)).mul(counts), (0,)).div(total)
+
+
+def _gather(group: ProcessGroup, arrays: Sequence[NDArray]) -> None:
+    own, rows = arrays
+    parts = [rows.select(0, rank) for rank in range(group.size)]
+    call = group.call("SyncBatchNorm", "statistics", checked=False)
+    group.transport(own.device).all_gather(call, parts, own).wait()
+
+
+def _add_up(group: ProcessGroup, arrays: Sequence[NDArray]) -> None:
+    (sums,) = arrays
+    call = group.call("SyncBatchNorm", "sums", checked=False)
+    group.transport(sums.device).all_reduce(call, sums, ReduceOp.SUM).wait()
 
 
 def _wide(dtype: DType) -> DType:

@@ -1,4 +1,4 @@
-"""conv_bn_relu over the batches of several processes: the halves of the op, and an exchange of statistics between them."""
+"""conv_bn_relu over the batches of several processes: the halves of the op, an exchange of statistics between them."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _begun(
     if key not in _without_output:
         begun = ops.conv_bn_begin(input, weight, bias, norm, NormOptions(True, 0.0, 0.0), geometry)
         mean, inverse_std, x, _ = begun
-        if is_output(x) and mean.dtype is wide(mean.dtype):
+        if mean is not None and inverse_std is not None and is_output(x) and mean.dtype is wide(mean.dtype):
             return mean, inverse_std.mul(inverse_std).reciprocal(), x
         _without_output.add(key)
     x = ops.conv_forward(input, weight, bias, geometry)

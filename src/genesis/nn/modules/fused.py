@@ -162,7 +162,7 @@ class FusedConv:
         if norm.is_synchronized:
             if num_batches is not None:
                 num_batches.array.add_into(1)
-            exchange = norm.exchange()  # type: ignore[attr-defined]
+            exchange = norm.exchange()
             return conv_bn_relu_synchronized(
                 input, weight, bias, norm_state, options, settings, residual, activation, exchange
             )

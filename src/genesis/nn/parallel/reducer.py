@@ -237,8 +237,10 @@ class Reducer:
 
     def _take_up(self, bucket: Bucket) -> list[int]:
         """Give parameters their gradients that other ranks made. Returns: those that some rank did not make."""
-        incomplete = []
+        incomplete: list[int] = []
         shares = bucket.shares()
+        if all(share == 1.0 for share in shares) and all(self.parameters[n].grad is not None for n in bucket.numbers):
+            return incomplete
         if any(map(math.isnan, shares)):
             raise DistributedError(
                 "DistributedDataParallel: the backward pass failed on another rank; leave this batch out on all ranks"

@@ -143,6 +143,38 @@ def train_simulated(rank: int, size: int) -> None:
         train(rank, size, device="cuda", steps=2)
 
 
+def fused_norms(rank: int, size: int, activation: str | None, device: str = "cpu") -> None:
+    """nn.ConvBNReLU with SyncBatchNorm, a residual among its operands, is that of one process on the whole batch."""
+    genesis.manual_seed(0)
+    parts = [nn.ConvBNReLU(2, 16, 1, bias=True, activation=activation), nn.ConvBNReLU(16, 2, 3, activation="relu")]
+    whole = nn.ModuleList(parts).double().to(device)
+    ours = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(whole))
+    inputs = genesis.randn(5, 2, 4, 4, dtype=genesis.float64).to(device)
+    own = inputs[:2] if rank == 0 else inputs[2:]  # batches of different sizes
+    given = [each.detach().clone().requires_grad_() for each in (own, inputs)]
+    results = []
+    for network, x in zip((ours, whole), given, strict=True):
+        y = network[1](network[0](x), residual=x)
+        (y * y).sum().backward()
+        results.append(y)
+    mine_ = slice(0, 2) if rank == 0 else slice(2, 5)
+    assert float((results[0] - results[1][mine_]).detach().abs().max().item()) < 1e-12
+    assert given[0].grad is not None
+    assert given[1].grad is not None
+    assert float((given[0].grad - given[1].grad[mine_]).abs().max().item()) < 1e-11
+    for parameter in ours.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+    assert_close(ours, whole, 1e-12)
+    for one, other in zip(ours.buffers(), whole.buffers(), strict=True):
+        assert float((one - other).abs().max().item()) < 1e-12
+
+
+def fused_norms_simulated(rank: int, size: int) -> None:
+    with override(cuda="simulated"):
+        fused_norms(rank, size, "relu", device="cuda")
+
+
 def long_training(rank: int, size: int, optimizer: str = "AdamW", steps: int = 100) -> None:
     """After many steps on data of their own, the ranks have the same bits."""
     genesis.manual_seed(rank)

@@ -52,8 +52,14 @@ def test_bits_are_equal_after_many_steps(two_ranks: Ranks) -> None:
     two_ranks.run("long_training")
 
 
+@pytest.mark.parametrize("activation", ["relu", "silu", None])
+def test_fused_layers_normalize_over_all_ranks(two_ranks: Ranks, activation: str | None) -> None:
+    two_ranks.run("fused_norms", activation=activation)
+
+
 def test_a_simulated_device(two_ranks: Ranks) -> None:
     two_ranks.run("train_simulated")
+    two_ranks.run("fused_norms_simulated")
 
 
 @pytest.mark.parametrize("different", [False, True])

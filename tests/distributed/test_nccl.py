@@ -72,6 +72,17 @@ with genesis.cuda.graph(held):
 held.replay()
 assert x[:2].tolist() == [size**2] * 2
 """
+COMPILED = """
+from tests.distributed import compiled
+
+for arguments in (
+    {}, {"how": "accumulate"}, {"optimizer": "AdamW", "how": "scaler clip"}, {"compression": "bfloat16"},
+    {"network": "convolutional", "norm": "synchronized"},
+):
+    with genesis.settings.override(deterministic=True):
+        assert compiled.train(rank, size, device="cuda", steps=8, **arguments) >= 4, arguments
+programs.fused_norms(rank, size, "silu", device="cuda")
+"""
 KILLED = """
 x = genesis.ones(1 << 20, device="cuda")
 dist.all_reduce(x)
@@ -121,7 +132,9 @@ def run(folder: Path, text: str, *arguments: str) -> list[tuple[int, str]]:
     return [(command.returncode, text) for command, text in zip(commands, said, strict=True)]
 
 
-@pytest.mark.parametrize("text", [COLLECTIVES, TRAINING, GRAPHS], ids=["collectives", "training", "graphs"])
+@pytest.mark.parametrize(
+    "text", [COLLECTIVES, TRAINING, GRAPHS, COMPILED], ids=["collectives", "training", "graphs", "compiled"]
+)
 def test_two_gpus(tmp_path: Path, text: str) -> None:
     for rank, (status, said) in enumerate(run(tmp_path, BEGIN + text + END)):
         assert status == 0, said

@@ -23,6 +23,13 @@ LeafHook: TypeAlias = "Callable[[Tensor], None]"
 Hook = TypeVar("Hook")
 
 
+class RepeatableHook:
+    """A post-accumulate hook of which all that it does is recorded: calls of a backend, and `modes.repeated`."""
+
+    def __call__(self, leaf: Tensor) -> None:
+        raise NotImplementedError
+
+
 new = object.__new__  # a variable that has only its array to be told; __init__ takes five times as long
 
 

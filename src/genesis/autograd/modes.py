@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from genesis.errors import GraphError
 
 if TYPE_CHECKING:
     from genesis.amp.device_scale import Rehearsal
+    from genesis.ndarray import NDArray
     from genesis.optim.optimizer import Batch, Optimizer
     from genesis.tensor import Tensor
 
@@ -34,6 +35,9 @@ class Watcher(Protocol):
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         """Make this update of an optimizer's step."""
 
+    def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+        """Make call(arrays), which no backend hears of and which changes the arrays; make it in each replay."""
+
     def paused(self) -> contextlib.AbstractContextManager[None]:
         """A block whose calls are no part of the run: they will be made again before each replay."""
 
@@ -53,6 +57,7 @@ class _State(threading.local):
         # Sees each call, see observe.
         self.observer: Observer | None = None
         self.watcher: Watcher | None = None  # see watched
+        self.unsynced: frozenset[int] = frozenset()  # ids of models that are in DistributedDataParallel.no_sync()
         self.after_backward: list[Callable[[], None]] | None = None  # while a backward pass runs, see after_backward
 
 
@@ -253,6 +258,17 @@ def after_backward(callback: Callable[[], None]) -> None:
     if state.after_backward is None:
         raise GraphError("after_backward: expected to be called in a backward pass")
     state.after_backward.append(callback)
+
+
+def repeated(call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+    """Make call(arrays), which no backend hears of and which changes the arrays; who records this run repeats it.
+
+    A replay makes the call in its place among the others, on arrays of its own.
+    """
+    if state.watcher is None:
+        call(arrays)
+    else:
+        state.watcher.repeat(call, arrays)
 
 
 def unrecordable(reason: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
 
 from genesis import callsite
 from genesis.autograd import recorded_walk
-from genesis.autograd.graph import Edge, GradHook, Node, Variable, as_array, edge_to
+from genesis.autograd.graph import Edge, GradHook, Node, RepeatableHook, Variable, as_array, edge_to
 from genesis.autograd.modes import no_grad, state, unrecordable
 from genesis.autograd.paths import NUMBER, leading_to, reachable
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
@@ -299,7 +299,8 @@ def _accumulate(variable: Tensor, grad: NDArray) -> None:
     else:
         variable.grad.array.add_into(grad)
     for hook in tuple(variable._post_accumulate_hooks):
-        unrecordable(_RUNS_HOOKS)
+        if not isinstance(hook, RepeatableHook):
+            unrecordable(_RUNS_HOOKS)
         with no_grad():
             hook(variable)
 

@@ -8,12 +8,15 @@ import itertools
 import json
 import os
 import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from genesis import dtypes
+from genesis.autograd import modes
+from genesis.autograd.modes import unrecordable
 from genesis.distributed.faults import Peers
 from genesis.distributed.gloo import Gloo
 from genesis.distributed.meeting import meet
@@ -70,6 +73,13 @@ class ProcessGroup:
     def start_barrier(self) -> Work:
         """A call that ends when all ranks have made it."""
         return self._gloo.agree(Call("barrier", "", next(self._numbers)))
+
+    def repeated(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+        """Make collective calls on arrays of one device, which it changes; a recording of this run repeats them."""
+        device = arrays[0].device
+        if device is not CPU and self.compares(device):
+            unrecordable("communicates by gloo, on the host; in a CUDA graph, only calls of the backend 'nccl' can be")
+        modes.repeated(call, arrays)
 
     def compares(self, device: Device) -> bool:
         """Whether the transport of this device compares the ranks' calls by itself."""

@@ -64,7 +64,7 @@ def conv_bn_relu(
         _refuse_records(norm, options, settings)
     gamma, beta, running_mean, running_var, num_batches_tracked = norm
     tensors = (input, weight, bias, gamma, beta, running_mean, running_var, residual)
-    shapes = shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2)
+    shapes = shapes_of("conv_bn_relu", OPERANDS, tensors, required=2)
     geometry, strides, is_empty = _check(shapes, options.training, *settings)
     activation = activations.checked("conv_bn_relu", activation)
     count = None if num_batches_tracked is None else _count("conv_bn_relu", num_batches_tracked)
@@ -87,7 +87,7 @@ def _refuse_records(norm: object, options: object, settings: object) -> NoReturn
     raise DTypeError(describe("conv_bn_relu", argument, f"a {kind.__name__}", type(value).__name__))
 
 
-_OPERANDS = ("input", "weight", "bias", "gamma", "beta", "running_mean", "running_var", "residual")
+OPERANDS = ("input", "weight", "bias", "gamma", "beta", "running_mean", "running_var", "residual")
 
 
 @remembered
@@ -99,22 +99,35 @@ def _check(
     dilation: Size,
     groups: int,
 ) -> tuple[ConvGeometry, Shape, bool]:
-    """Check shapes, those of _OPERANDS, and settings; return the convolution's geometry, the strides that its input
-    must have, and whether the result is empty."""
+    """check_operands, and that there are values to normalize by."""
+    geometry, strides, shape = check_operands(shapes, training, stride, padding, dilation, groups)
+    if training:
+        check_several_values("conv_bn_relu", shape)
+    check_residual("conv_bn_relu", shapes[-1], shape)
+    return geometry, strides, 0 in shape
+
+
+@remembered
+def check_operands(
+    shapes: tuple[Shape, Shape, *tuple[Shape | None, ...]],
+    training: bool,
+    stride: Size,
+    padding: Size | str,
+    dilation: Size,
+    groups: int,
+) -> tuple[ConvGeometry, Shape, Shape]:
+    """Check shapes, those of OPERANDS, and settings; return the convolution's geometry, the strides that its input
+    must have, and the shape of the result."""
     op = "conv_bn_relu"
     x_shape, w_shape, *others = shapes
-    bias, gamma, beta, mean, var, residual = others
+    bias, gamma, beta, mean, var, _ = others
     geometry, _, strides = check_shapes(op, 2, (x_shape, w_shape, bias), stride, padding, dilation, groups)
     if len(x_shape) != 4:
         raise ShapeError(describe(op, "input", "4 dimensions", f"shape {x_shape}"))
     if strides is None:
         raise ShapeError(describe(op, "padding", '"same" with odd kernel sizes only', w_shape[2:]))
     check_statistics(op, w_shape[0], training, mean, var, gamma, beta, names=("gamma", "beta"))
-    shape = _output_shape(x_shape, w_shape, geometry)
-    if training:
-        check_several_values(op, shape)
-    _check_residual(op, residual, shape)
-    return geometry, strides, 0 in shape
+    return geometry, strides, _output_shape(x_shape, w_shape, geometry)
 
 
 class _Settings(TypedDict):
@@ -284,7 +297,7 @@ def conv_prepacked(
     if residual is not None:
         require_tensor(op, "residual", residual)
         shape = _output_shape(input.array.shape, packed.weight_shape, packed.geometry)
-        _check_residual(op, residual.array.shape, shape)
+        check_residual(op, residual.array.shape, shape)
     return ConvPrepacked.apply(input, residual, packed=packed, activation=activations.checked(op, activation))
 
 
@@ -323,6 +336,6 @@ def _count(op: str, tensor: Tensor) -> NDArray:
     return array
 
 
-def _check_residual(op: str, residual: Shape | None, shape: Shape) -> None:
+def check_residual(op: str, residual: Shape | None, shape: Shape) -> None:
     if residual is not None and residual != shape:
         raise ShapeError(describe(op, "residual", f"the result's shape {shape}", residual))

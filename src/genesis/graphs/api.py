@@ -23,10 +23,10 @@ def compile(target: Module | Target) -> Compiled:
     that the step replaces are freed at its start; its results have no graph.
 
     The target runs eagerly in training mode or where gradients are recorded (modules only), under GENESIS_CHECK or
-    GENESIS_DEBUG, with hooks, and, on the CPU, under autocast. It also does, with one warning that gives the reason, if
-    it reads values (.item(), a condition on a tensor), changes an argument in place, uses a tensor that is neither an
-    argument nor part of a module or optimizer, reads what cannot be guarded, or does what a CUDA graph cannot hold.
-    Its report() has recordings, reasons, memory and times.
+    GENESIS_DEBUG, with hooks other than DistributedDataParallel's, and, on the CPU, under autocast. It also does, with
+    one warning that gives the reason, if it reads values (.item(), a condition on a tensor), changes an argument in
+    place, uses a tensor that is neither an argument nor part of a module or optimizer, reads what cannot be guarded, or
+    does what a CUDA graph cannot hold. Its report() has recordings, reasons, memory and times.
 
     Args:
         target: a Module in eval mode, or a function.

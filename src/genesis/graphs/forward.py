@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from genesis import backends
 from genesis.autograd.modes import state
@@ -16,6 +16,7 @@ from genesis.graphs.snapshot import Snapshot
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace
 from genesis.graphs.values import Output, made_of, noted, objects_in
+from genesis.ndarray import NDArray
 from genesis.nn import Module
 from genesis.tensor import Tensor
 
@@ -92,3 +93,8 @@ class _Refusals:
 
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
         self.refuse, self.update, self.paused = recorder.refuse, trace.update, trace.paused
+        self._trace = trace
+
+    def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+        self.refuse("communicates with other processes")
+        self._trace.repeat(call, arrays)

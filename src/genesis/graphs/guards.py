@@ -10,6 +10,7 @@ from types import CodeType
 
 from genesis import dtypes
 from genesis.amp.casting import casts_key
+from genesis.autograd import RepeatableHook
 from genesis.autograd.modes import state
 from genesis.graphs.flat import Conditions
 from genesis.graphs.reads import reads_of
@@ -37,6 +38,7 @@ def present_modes() -> tuple[object, ...]:
     autocast = own["autocast"]
     return (
         dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, own["recording"], own["folding"],
+        own["unsynced"],
         None if autocast is None else casts_key(autocast),
     )  # fmt: skip
 
@@ -73,12 +75,14 @@ class ModuleGuard:
         self.tensors: list[Tensor] = list({id(tensor): tensor for tensor in (*tensors, *others)}.values())
         self.arrays = [tensor.array for tensor in self.tensors]
         self._requires_grad = list(map(_requires_grad, self.tensors))
+        self.repeatable = self._repeatable_hooks()
 
     def holds(self) -> bool:
         """Whether submodules, arrays and modes are the same as before."""
         return (
             all(map(operator.is_, map(_array, self.tensors), self.arrays))
             and list(map(_requires_grad, self.tensors)) == self._requires_grad
+            and self._repeatable_hooks() == self.repeatable
             and list(map(_training, self._dicts)) == self._modes
             and not any(self._empty)
             and len(members := self._present_members()) == len(self._members)
@@ -113,8 +117,17 @@ class ModuleGuard:
         return list(itertools.chain.from_iterable(map(dict.values, self._filled)))
 
     def has_hooks(self) -> bool:
-        """Whether there are hooks, which a recording cannot see."""
-        return any(self._hook_lists) or any(map(_hooks, self.tensors)) or any(map(_post_accumulate_hooks, self.tensors))
+        """Whether there are hooks that a recording cannot see."""
+        return any(self._hook_lists) or any(map(_hooks, self.tensors)) or self._has_foreign_hooks()
+
+    def _has_foreign_hooks(self) -> bool:
+        found = filter(None, map(_post_accumulate_hooks, self.tensors))
+        return any(not isinstance(hook, RepeatableHook) for hooks in found for hook in hooks)
+
+    def _repeatable_hooks(self) -> list[RepeatableHook]:
+        """The hooks on gradients that a recording does see."""
+        found = filter(None, map(_post_accumulate_hooks, self.tensors))
+        return [hook for hooks in found for hook in hooks if isinstance(hook, RepeatableHook)]
 
 
 def _describe_tensor(tensor: Tensor, conditions: Conditions) -> None:
@@ -130,7 +143,8 @@ def _describe_tensor(tensor: Tensor, conditions: Conditions) -> None:
     else:
         conditions.require(f"tuple({mapping}) == {tuple(own)!r}")
         name = conditions.name(tensor)
-        conditions.require(f"not ({name}._hooks or {name}._post_accumulate_hooks)")
+        conditions.require(f"not {name}._hooks")
+        conditions.require_parts(f"{name}._post_accumulate_hooks", tensor._post_accumulate_hooks)
 
 
 _OF_LEAVES = frozenset({"array", "_requires_grad", "grad"})

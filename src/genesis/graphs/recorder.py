@@ -43,13 +43,13 @@ class Recorder:
         state: parameters and buffers; their arrays are constants of the recording.
         rules: INFERENCE or STEP.
         gradients: of before the run; each replay takes them and may change them.
-        scales: of GradScalers, in device memory; their arrays are constants, and change in place.
+        lasting: arrays that belong to no module, as those of GradScalers; they are constants, and change in place.
         unseen: the part of state that other libraries may write to; it is never prepared.
     """
 
     def __init__(
         self, arguments: Sequence[Tensor], state: Sequence[Tensor], rules: Rules = INFERENCE,
-        gradients: Sequence[NDArray] = (), unseen: Sequence[Tensor] = (), scales: Sequence[NDArray] = (),
+        gradients: Sequence[NDArray] = (), unseen: Sequence[Tensor] = (), lasting: Sequence[NDArray] = (),
     ) -> None:  # fmt: skip
         self.refusal = ""
         self.uses_packed_weights = False  # packed before the run, from values that must not change
@@ -62,7 +62,7 @@ class Recorder:
             if self.value_of(tensor) is None:  # it may be an argument too
                 kind = Kind.PARAMETER if isinstance(tensor, Parameter) else Kind.BUFFER
                 self._recorder.declare(kind, tensor.array.handle)
-        for array in scales:
+        for array in lasting:
             self._recorder.declare(Kind.BUFFER, array.handle)
         self._unseen = {id(tensor.array.handle) for tensor in unseen}
         self._calls: list[Call] = []  # with the constants themselves in their places
@@ -84,11 +84,11 @@ class Recorder:
         """Stop recording inside the with block."""
         return self._recorder.paused()
 
-    def note_update(self, function: Op, gradients: Sequence[object], changed: Sequence[object]) -> None:
-        """Record function(gradients), which is no op and changes these handles in place."""
-        call = self._recorder.note("update", function, (gradients,), {}, changed=changed)
+    def note_call(self, name: str, function: Op, operands: Sequence[object], changed: Sequence[object]) -> None:
+        """Record function(operands), which is no op and changes these handles in place."""
+        call = self._recorder.note(name, function, (operands,), {}, changed=changed)
         self._check_operands(call)
-        self._calls.append(call)
+        self._calls.append(dataclasses.replace(call, args=tuple(map(self._constant, call.args))))
 
     def value_of(self, tensor: Tensor) -> Value | None:
         return self._recorder.value_of(tensor.array.handle)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from genesis.amp.device_scale import DeviceScale
+from genesis.graphs.buckets import Buckets, SharedGradients
 from genesis.graphs.compiled import Run
 from genesis.graphs.flat import Conditions
 from genesis.graphs.guards import ModuleGuard, Versions
@@ -32,6 +33,7 @@ class Surroundings:
         self._groups = [group for optimizer in self.snapshot.optimizers for group in optimizer.param_groups]
         learned = [param for group in self._groups for param in group["params"]]
         self.guard = ModuleGuard(self.snapshot.modules, (*learned, *self.snapshot.tensors))
+        self.buckets = Buckets(self.guard)
         self.versions = Versions(self.guard.arrays)
         self._has_grad = self._present_grads()
         self.counts = _counts(self.guard.arrays)
@@ -47,12 +49,15 @@ class Surroundings:
             return "a part, mode or array of a module"
         if self._present_params() != self._params:
             return "the parameters of an optimizer"
+        if not self.buckets.hold():
+            return "the buckets of DistributedDataParallel"
         return None if self._present_grads() == self._has_grad else "which parameters have gradients"
 
     def describe(self, conditions: Conditions) -> None:
         """All is as it is now, and there are no hooks."""
         self.snapshot.describe(conditions)
         self.guard.describe(conditions)
+        self.buckets.describe(conditions)
         for optimizer in self.snapshot.optimizers:
             conditions.require_parts(f"{conditions.name(optimizer)}.param_groups", optimizer.param_groups)
             for group in optimizer.param_groups:
@@ -103,9 +108,10 @@ class Replayable:
         updates: Sequence[tuple[Optimizer, Batch]], tensors: Sequence[Tensor], result: object,
     ) -> None:  # fmt: skip
         self.surroundings, self._updates = surroundings, updates
-        leaves = surroundings.guard.tensors
+        leaves, buckets = surroundings.guard.tensors, surroundings.buckets
+        self._shared = SharedGradients(buckets, leaves, before)
         pairs = zip(leaves, before, grads_of(leaves), strict=True)
-        self._renewed = [leaf for leaf, old, new in pairs if old is not new]
+        self._renewed = [leaf for leaf, old, new in pairs if old is not new and not buckets.include(new)]
         outputs: list[Output] = []
         # The results and the new gradients, with Output in the places of tensors.
         made = noted(result, tensors, recorder, outputs)
@@ -113,7 +119,8 @@ class Replayable:
         grads = [noted(leaf.grad, tensors, recorder, outputs) for leaf in self._renewed]
         self._made: tuple[object, list[object]] = made, grads
         self.recording: Recording = recorder.finish([output.value for output in outputs])
-        with_grad = [(leaf, grad) for leaf, grad in zip(leaves, before, strict=True) if grad is not None]
+        owned = zip(leaves, own_of(before, buckets), strict=True)
+        with_grad = [(leaf, grad) for leaf, grad in owned if grad is not None]
         self._inputs = [value.number for value in self.recording.inputs]
         # Those whose gradient is read or changed, and its strides; and those whose gradient is let go of.
         accumulating = [with_grad[number - len(tensors)] for number in self._inputs[len(tensors) :]]
@@ -121,7 +128,7 @@ class Replayable:
         kept = {id(leaf) for leaf, _ in accumulating}
         self._cleared = [leaf for leaf in self._renewed if id(leaf) not in kept]
         arrays = list(zip(surroundings.guard.arrays, surroundings.counts, strict=True))
-        self._changed = [array for array, count in arrays if array.changes.count != count]
+        self._changed = [array for array, count in arrays if array.changes.count != count] + buckets.changed()
         kept_values = [array for array, count in arrays if array.changes.count == count]
         self._constant = Versions(kept_values if recorder.uses_packed_weights else ())
 
@@ -132,6 +139,8 @@ class Replayable:
             return name
         if not all(leaf.grad.array.strides == strides for leaf, strides in self._accumulating):  # type: ignore[union-attr]
             return "the order of a gradient in memory"
+        if not self._shared.hold():
+            return "the memory of a gradient"
         if not self._constant.hold():
             return "a weight that was packed"
         repeats = all(optimizer.would_repeat(batch) for optimizer, batch in self._updates)
@@ -139,6 +148,7 @@ class Replayable:
 
     def describe(self, conditions: Conditions) -> None:
         self.surroundings.describe(conditions)
+        self._shared.describe(conditions)
         for leaf, strides in self._accumulating:
             conditions.require(f"{conditions.name(leaf)}.grad.array.strides == {strides!r}")
         if not self._constant.is_empty:
@@ -160,6 +170,7 @@ class Replayable:
         result, grads = made_of(self._made, tensors, iter(handles), shown)
         for leaf, grad in zip(self._renewed, grads, strict=True):
             leaf.grad = grad
+        self._shared.show()
         return result
 
 
@@ -188,6 +199,11 @@ def _describe_batch(optimizer: Optimizer, batch: Batch, conditions: Conditions) 
 
 def grads_of(tensors: Sequence[Tensor]) -> list[NDArray | None]:
     return [None if tensor.grad is None else tensor.grad.array for tensor in tensors]
+
+
+def own_of(grads: Sequence[NDArray | None], buckets: Buckets) -> list[NDArray | None]:
+    """The gradients that lie in memory of their own."""
+    return [None if buckets.include(grad) else grad for grad in grads]
 
 
 def _counts(arrays: Sequence[NDArray]) -> list[int]:

@@ -14,11 +14,11 @@ from genesis.amp.device_scale import DeviceScale, Rehearsal
 from genesis.graphs.compiled import Compiled, Entry, Run, Target
 from genesis.graphs.flat import Conditions
 from genesis.graphs.recorder import STEP, Recorder
-from genesis.graphs.replayable import Replayable, Surroundings, grads_of
+from genesis.graphs.replayable import Replayable, Surroundings, grads_of, own_of
 from genesis.graphs.report import RecordingReport
 from genesis.graphs.trace import Executed, Trace, name_of
 from genesis.graphs.watch import UnwatchableError
-from genesis.ndarray import NDArray
+from genesis.ndarray import Device, NDArray
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
 from genesis.tensor import Tensor
@@ -92,11 +92,14 @@ class _Step(Entry):
         return None if self._replayable is None else self._replayable.changed()
 
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
-        return self._replayable is None or not self._replayable.surroundings.guard.has_hooks()
+        if self._replayable is None:
+            return True
+        surroundings = self._replayable.surroundings
+        return not surroundings.guard.has_hooks() and surroundings.buckets.are_settled()
 
     def _record(self, run: Run) -> tuple[object, str]:
         surroundings = Surroundings(run, self._executed)
-        if surroundings.guard.has_hooks():
+        if surroundings.guard.has_hooks() or not surroundings.buckets.are_settled():
             return run(), ""
         state = surroundings.guard.tensors
         grads = grads_of(state)
@@ -104,9 +107,12 @@ class _Step(Entry):
             run.tensors,
             state,
             STEP,
-            gradients=[grad for grad in grads if grad is not None],
+            gradients=[grad for grad in own_of(grads, surroundings.buckets) if grad is not None],
             unseen=list(itertools.compress(state, surroundings.versions.exported)),
-            scales=[array for scale in surroundings.scales for array in scale.arrays],
+            lasting=[
+                *[array for scale in surroundings.scales for array in scale.arrays],
+                *surroundings.buckets.arrays,
+            ],
         )
         trace = Trace()
         updates = _Updates(recorder, trace, surroundings.scales)
@@ -165,7 +171,18 @@ class _Updates:
         with self.paused():
             optimizer.update(batch)
         self.made.append((optimizer, batch))
-        self._recorder.note_update(functools.partial(_update, optimizer, batch), [grads, flags], params)
+        self._recorder.note_call("update", functools.partial(_update, optimizer, batch), [grads, flags], params)
+
+    def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+        handles = [array.handle for array in arrays]
+        with self.paused():
+            call(arrays)
+        devices = [array.device for array in arrays]
+        self._recorder.note_call("repeat", functools.partial(_repeat, call, devices), handles, handles)
+
+
+def _repeat(call: Callable[[Sequence[NDArray]], None], devices: Sequence[Device], handles: Sequence[object]) -> None:
+    call([NDArray(handle, device) for handle, device in zip(handles, devices, strict=True)])
 
 
 def _update(optimizer: Optimizer, batch: Batch, operands: Sequence[Sequence[object]]) -> None:

@@ -45,7 +45,9 @@ class CapturedReplayable(Replayable):
         self._own: _Gradients | None = None
         self._pointers: list[int] = []  # of the gradients that the graph adds to
         self._leaves = [leaf for leaf, _ in self._accumulating]
-        self._state = {id(array.changes) for array in self.surroundings.guard.arrays}
+        self._state = {
+            id(array.changes) for array in (*self.surroundings.guard.arrays, *self.surroundings.buckets.arrays)
+        }
         self._changes = [array.changes for array in self._changed]
         self._entries: list[tuple[State, str, Tensor, NDArray]] = []  # of optimizers' states, as they were captured
         # A step mostly returns its loss, which nothing else shows.
@@ -124,6 +126,7 @@ class CapturedReplayable(Replayable):
 
     def _result(self, tensors: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[object]) -> object:
         own = self._own
+        self._shared.show()
         if own is not None:
             own.attach()
             if self._only is not None and self._only not in own.shown:

@@ -7,7 +7,7 @@ import functools
 import gc
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from genesis.backends.backend import Op
 from genesis.graphs.pure import is_pure
+from genesis.ndarray import NDArray
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
 
@@ -81,6 +82,10 @@ class Trace:
         """Ignore the update; optimizers run in replays too, so their code is not traced."""
         with self.paused():
             optimizer.update(batch)
+
+    def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+        with self.paused():
+            call(arrays)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from genesis.autograd.modes import state
 from genesis.creation import DeviceLike
 from genesis.dtypes import DType
 from genesis.functional.fused import PackedConv
+from genesis.functional.fused_synchronized import conv_bn_relu_synchronized
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.nn.modules.activation import (
@@ -151,14 +152,20 @@ class FusedConv:
                     packed = self._get_packed(conv, norm.eps, operands, input.array.shape)
                     if packed is not None:
                         return F.conv_prepacked(input, packed, residual, activation)
-        if norm.is_synchronized:  # an exchange stands between the convolution and what the op would fuse to it
+        if norm.is_synchronized and input.array.shape[0] == 0:  # statistics of the other ranks alone
             y = norm(conv(input))
-            y = y if residual is None else y + residual
-            return F.relu(y) if activation == "relu" else y
+            return y if residual is None else y + residual
         mean, var, training, momentum, num_batches = norm.begin_batch()
         norm_state = record(NormState, (gamma, beta, mean, var, num_batches))
         options = record(NormOptions, (training, momentum, norm.eps))
         settings = record(ConvSettings, (conv.stride, conv.padding, conv.dilation, conv.groups))
+        if norm.is_synchronized:
+            if num_batches is not None:
+                num_batches.array.add_into(1)
+            exchange = norm.exchange()
+            return conv_bn_relu_synchronized(
+                input, weight, bias, norm_state, options, settings, residual, activation, exchange
+            )
         return F.conv_bn_relu(input, weight, bias, norm_state, options, settings, residual, activation)
 
     def clear(self) -> None:

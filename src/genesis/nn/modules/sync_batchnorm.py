@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Self
 
 from genesis import dtypes
 from genesis.autograd import ArrayFunction, Context, Gradients
 from genesis.distributed.group import ProcessGroup, is_initialized, require
 from genesis.distributed.transport import ReduceOp
-from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.fused_synchronized import take_up, wide
 from genesis.functional.normalization import check_statistics
 from genesis.ndarray import NDArray, ops
 from genesis.nn.module import Module
@@ -24,7 +26,7 @@ class SyncBatchNorm(_BatchNorm):
 
     In training, the ranks exchange mean, variance and count once in forward, and two sums in backward, for each layer.
     Their batches may differ in size. In eval mode, and without a process group, it is BatchNorm. Within nn.ConvBNReLU,
-    it runs after the convolution as a layer of its own.
+    it is part of the fused op: the exchange stands between its statistics and the rest.
 
     Args:
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as in `nn.BatchNorm2d`.
@@ -67,6 +69,10 @@ class SyncBatchNorm(_BatchNorm):
         return SyncBatchNormFunction.apply(
             input, self.weight, self.bias, running=running, momentum=momentum, eps=self.eps, group=require(op)
         )
+
+    def exchange(self) -> GroupExchange:
+        """What a fused op takes its statistics to the other ranks by. For `nn.ConvBNReLU`."""
+        return GroupExchange(require("SyncBatchNorm"))
 
     def _of_channels(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         return self.running_mean, self.running_var, self.weight, self.bias
@@ -113,34 +119,30 @@ class SyncBatchNormFunction(ArrayFunction):
         ctx: Context, x: NDArray, weight: NDArray | None, bias: NDArray | None, *,
         running: tuple[NDArray | None, NDArray | None], momentum: float, eps: float, group: ProcessGroup,
     ) -> NDArray:  # fmt: skip
-        wide = _wide(x.dtype)
-        x_wide = x.to(wide)
+        kind = wide(x.dtype)
+        x_wide = x.to(kind)
         count, mean, var = _joined(x_wide, group)
-        scale = None if weight is None else weight.to(wide)
-        shift = None if bias is None else bias.to(wide)
-        mean_wide, var_wide = mean.to(wide), var.to(wide)
+        scale = None if weight is None else weight.to(kind)
+        shift = None if bias is None else bias.to(kind)
+        mean_wide, var_wide = mean.to(kind), var.to(kind)
         if x.numel:
             y = ops.batch_norm(x_wide, scale, shift, mean_wide, var_wide, False, 0.0, eps)[0].to(x.dtype)
         else:
             y = x.clone()
-        unbiased = var.mul(count).div(count.sub(1).clamp(1, None))
-        for statistic, new in ((running[0], mean), (running[1], unbiased)):
-            if statistic is not None:
-                moved = statistic.to(dtypes.float64).mul(1 - momentum).add(new.mul(momentum))
-                statistic.copy_into(moved)
+        take_up(running, count, mean, var, momentum)
         if any(ctx.needs_input_grad):
             ctx.save(x, weight)
-            ctx.mean, ctx.inverse_std = mean_wide, ops.rsqrt(var.add(eps)).to(wide)
+            ctx.mean, ctx.inverse_std = mean_wide, ops.rsqrt(var.add(eps)).to(kind)
             ctx.count, ctx.group = count, group
         return y
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
         x, weight = ctx.saved
-        wide, inverse_std, mean = _wide(x.dtype), ctx.inverse_std, ctx.mean
+        kind, inverse_std, mean = wide(x.dtype), ctx.inverse_std, ctx.mean
         channels = mean.shape
-        scale = NDArray.full(channels, 1, wide, x.device) if weight is None else weight.to(wide)
-        x_wide, grad_wide = x.to(wide), grad.to(wide)
+        scale = NDArray.full(channels, 1, kind, x.device) if weight is None else weight.to(kind)
+        x_wide, grad_wide = x.to(kind), grad.to(kind)
         if x.numel:
             needs = (True, True, True)  # with fixed statistics: what is missing in grad_x follows
             grad_x, of_weight, of_bias = ops.batch_norm_backward(
@@ -152,11 +154,10 @@ class SyncBatchNormFunction(ArrayFunction):
         assert of_weight is not None
         assert of_bias is not None
         sums = ops.cat([of_weight, of_bias], 0)
-        call = ctx.group.call("SyncBatchNorm", "sums", checked=False)
-        ctx.group.transport(x.device).all_reduce(call, sums, ReduceOp.SUM).wait()
+        GroupExchange(ctx.group).add_up(sums)
         if ctx.needs_input_grad[0] and x.numel:
             # dx = scale/√… · (g − mean(g) − x̂·mean(g·x̂)), the means over all ranks
-            factor = scale.mul(inverse_std).div(ctx.count.to(wide))
+            factor = scale.mul(inverse_std).div(ctx.count.to(kind))
             slope = factor.mul(inverse_std).mul(sums.narrow(0, 0, channels[0])).neg()
             shift = slope.mul(mean).add(factor.mul(sums.narrow(0, channels[0], channels[0]))).neg()
             plane = (1, channels[0], *(1,) * (x.ndim - 2))
@@ -168,22 +169,48 @@ def _joined(x: NDArray, group: ProcessGroup) -> tuple[NDArray, NDArray, NDArray]
     """Count, mean and biased variance of each channel over all ranks, float64, the same bits on each."""
     channels, dims = x.shape[1], tuple(dim for dim in range(x.ndim) if dim != 1)
     count = x.numel // channels if channels else 0
-    own = NDArray.full((2 * channels + 1,), count, dtypes.float64, x.device)
-    if count:
-        own.narrow(0, 0, channels).copy_into(ops.mean(x, dims))
-        own.narrow(0, channels, channels).copy_into(ops.var(x, dims, 0))
-    rows = NDArray.empty((group.size, 2 * channels + 1), dtypes.float64, x.device)
-    parts = [rows.select(0, rank) for rank in range(group.size)]
-    call = group.call("SyncBatchNorm", "statistics", checked=False)
-    group.transport(x.device).all_gather(call, parts, own).wait()
+    if not count:
+        nothing = NDArray.full((channels,), 0, dtypes.float64, x.device)
+        return GroupExchange(group).join(nothing, nothing, 0)
+    return GroupExchange(group).join(ops.mean(x, dims), ops.var(x, dims, 0), count)
+
+
+class GroupExchange:
+    """The statistics of a batch norm over the ranks of a process group: an Exchange."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+
+    def join(self, mean: NDArray, var: NDArray, count: int) -> tuple[NDArray, NDArray, NDArray]:
+        return _joined_with(self._group, mean, var, count)
+
+    def add_up(self, sums: NDArray) -> None:
+        self._group.repeated(functools.partial(_add_up, self._group), [sums])
+
+
+def _joined_with(group: ProcessGroup, mean: NDArray, var: NDArray, count: int) -> tuple[NDArray, NDArray, NDArray]:
+    (channels,) = mean.shape
+    own = NDArray.full((2 * channels + 1,), count, dtypes.float64, mean.device)
+    own.narrow(0, 0, channels).copy_into(mean)
+    own.narrow(0, channels, channels).copy_into(var)
+    rows = NDArray.empty((group.size, 2 * channels + 1), dtypes.float64, mean.device)
+    group.repeated(functools.partial(_gather, group), [own, rows])
     means, variances = rows.narrow(1, 0, channels), rows.narrow(1, channels, channels)
     counts = rows.narrow(1, 2 * channels, 1)
     total = ops.sum(counts, (0,))
-    mean = ops.sum(means.mul(counts), (0,)).div(total)
-    apart = means.sub(mean)
-    return total, mean, ops.sum(variances.add(apart.mul(apart)).mul(counts), (0,)).div(total)
+    common = ops.sum(means.mul(counts), (0,)).div(total)
+    apart = means.sub(common)
+    return total, common, ops.sum(variances.add(apart.mul(apart)).mul(counts), (0,)).div(total)
 
 
-def _wide(dtype: DType) -> DType:
-    """In which statistics are computed."""
-    return dtype if dtype is dtypes.float64 else dtypes.float32
+def _gather(group: ProcessGroup, arrays: Sequence[NDArray]) -> None:
+    own, rows = arrays
+    parts = [rows.select(0, rank) for rank in range(group.size)]
+    call = group.call("SyncBatchNorm", "statistics", checked=False)
+    group.transport(own.device).all_gather(call, parts, own).wait()
+
+
+def _add_up(group: ProcessGroup, arrays: Sequence[NDArray]) -> None:
+    (sums,) = arrays
+    call = group.call("SyncBatchNorm", "sums", checked=False)
+    group.transport(sums.device).all_reduce(call, sums, ReduceOp.SUM).wait()

@@ -63,10 +63,8 @@ class Bucket:
         """A backward pass begins."""
         self.num_missing, self._work = len(self.numbers), None
 
-    def send(
-        self, group: ProcessGroup, index: int, unused: Sequence[int], dtype: DType | None, failed: bool = False
-    ) -> None:  # fmt: skip
-        """Start the reduction.
+    def pack(self, unused: Sequence[int], dtype: DType | None, failed: bool = False) -> NDArray:
+        """What is to be sent.
 
         Args:
             unused: the positions of gradients that this rank did not make.
@@ -76,23 +74,37 @@ class Bucket:
         self._flags.copy_into(math.nan if failed else 1)
         for position in unused:
             self._flags.select(0, position).copy_into(0)
-        self._sent = self.flat if dtype is None else self.flat.to(dtype)
-        call = group.call("DistributedDataParallel", f"bucket {index}", checked=False)
-        self._work = group.transport(self.flat.device).all_reduce(call, self._sent, ReduceOp.AVG)
+        self._sent = self.flat if dtype is None or dtype is self.flat.dtype else self.flat.to(dtype)
+        return self._sent
 
-    def receive(self) -> None:
+    def start(self, group: ProcessGroup, index: int, sent: NDArray) -> None:
+        """Start the reduction of what pack() gave."""
+        self._sent = sent
+        call = group.call("DistributedDataParallel", f"bucket {index}", checked=False)
+        self._work = group.transport(sent.device).all_reduce(call, sent, ReduceOp.AVG)
+
+    def receive(self, group: ProcessGroup) -> None:
         """Wait for the means."""
+        assert self._sent is not None
+        sent = self._sent
+        group.repeated(self._wait, [sent])
+        if sent is not self.flat:
+            self.flat.copy_into(sent)
+        self.flat.changes.note()
+
+    def _wait(self, sent: Sequence[NDArray]) -> None:
         assert self._work is not None
         self._work.wait()
-        if self._sent is not self.flat:
-            assert self._sent is not None
-            self.flat.copy_into(self._sent)
-        self.flat.changes.note()
         self._sent = None
 
     def shares(self) -> list[float]:
         """For each parameter, the share of ranks that made its gradient; waits for a device."""
         return [float(share) for share in self._flags.tolist()]
+
+    @property
+    def arrays(self) -> list[NDArray]:
+        """Its memory, in all the ways in which it is used."""
+        return [self.flat, self._flags, *self.views]
 
 
 def plan(parameters: Sequence[Parameter], order: Sequence[int], most_bytes: float) -> list[list[Place]]:

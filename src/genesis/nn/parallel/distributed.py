@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NoReturn
 
 from genesis import dtypes
-from genesis.autograd.modes import is_grad_enabled
+from genesis.autograd.modes import is_grad_enabled, state
 from genesis.distributed.group import ProcessGroup, require
 from genesis.errors import DTypeError, GraphError, describe
 from genesis.ndarray import NDArray
-from genesis.nn import state
 from genesis.nn.module import Module
 from genesis.nn.modules.sync_batchnorm import SyncBatchNorm
 from genesis.nn.parallel.reducer import Reducer
 from genesis.nn.parameter import Parameter
+from genesis.nn.state import IncompatibleKeys, Loading, Metadata
 from genesis.tensor import Tensor
 
 _PREFIX = "module."  # of the keys in PyTorch's state_dicts
@@ -74,7 +74,6 @@ class DistributedDataParallel(Module):
         self.module = module
         self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
         self._most_bytes, self._dtype = bucket_cap_mb * 2**20, _COMPRESSIONS[compression]
-        self._syncs = True
         self._reducer: Reducer | None = None
         self._known: list[tuple[Parameter, object]] = []
         self._order: list[str] = []  # for the next buckets
@@ -93,8 +92,7 @@ class DistributedDataParallel(Module):
         result: Tensor = self.module(*args, **kwargs)
         return result
 
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Accumulate gradients without averaging them; that of the first backward pass after the block averages all.
 
         The forward calls inside the block count.
@@ -110,11 +108,7 @@ class DistributedDataParallel(Module):
             2.0
             >>> genesis.distributed.destroy_process_group()
         """
-        before, self._syncs = self._syncs, False
-        try:
-            yield
-        finally:
-            self._syncs = before
+        return _Unsynced(self)
 
     @property
     def bucket_order(self) -> list[str]:
@@ -150,14 +144,12 @@ class DistributedDataParallel(Module):
         """
         return self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
 
-    def _load_parts(
-        self, state_dict: dict[str, object], prefix: str, metadata: state.Metadata, loading: state.Loading
-    ) -> None:
+    def _load_parts(self, state_dict: dict[str, object], prefix: str, metadata: Metadata, loading: Loading) -> None:
         self.module._load_parts(state_dict, prefix, metadata, loading)
 
     def load_state_dict(
         self, state_dict: Mapping[str, object], strict: bool = True, assign: bool = False
-    ) -> state.IncompatibleKeys:
+    ) -> IncompatibleKeys:
         """Load the module's state, on every rank; keys may all have PyTorch's prefix "module.".
 
         Args:
@@ -194,8 +186,8 @@ class DistributedDataParallel(Module):
         if not same:
             self._begin(present)
         assert self._reducer is not None
-        self._reducer.is_on = self._syncs
-        if self._syncs:
+        self._reducer.is_on = id(self) not in state.unsynced
+        if self._reducer.is_on:
             self._reducer.reorder()
             if self.broadcast_buffers:
                 self._broadcast(list(self.module.buffers()))
@@ -240,11 +232,30 @@ class DistributedDataParallel(Module):
         if self._group.rank == 0:
             for array, view in zip(arrays, views, strict=True):
                 view.copy_into(array)
-        call = self._group.call("DistributedDataParallel", "parameters and buffers", checked=False)
-        self._group.transport(flat.device).broadcast(call, flat, 0).wait()
+        self._group.repeated(self._broadcast_flat, [flat])
         if self._group.rank:
             for array, view in zip(arrays, views, strict=True):
                 array.copy_into(view)
+
+    def _broadcast_flat(self, arrays: Sequence[NDArray]) -> None:
+        (flat,) = arrays
+        call = self._group.call("DistributedDataParallel", "parameters and buffers", checked=False)
+        self._group.transport(flat.device).broadcast(call, flat, 0).wait()
+
+
+class _Unsynced:
+    """A no_sync() block, in this thread."""
+
+    def __init__(self, model: Module) -> None:
+        self._model = model
+        self._before: list[frozenset[int]] = []
+
+    def __enter__(self) -> None:
+        self._before.append(state.unsynced)
+        state.unsynced |= {id(self._model)}
+
+    def __exit__(self, *exception: object) -> None:
+        state.unsynced = self._before.pop()
 
 
 def _line(named: tuple[str, Tensor]) -> str:

@@ -5,19 +5,35 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from genesis.autograd import HookHandle
-from genesis.autograd.modes import after_backward, state
+from genesis.autograd import HookHandle, RepeatableHook
+from genesis.autograd.modes import after_backward, state, unrecordable
 from genesis.distributed.group import ProcessGroup
 from genesis.dtypes import DType
 from genesis.errors import DistributedError, GraphError
-from genesis.ndarray.capturing import outside
+from genesis.ndarray import NDArray
+from genesis.ndarray.capturing import capture_of, outside
 from genesis.nn.parallel.buckets import Bucket, Place, plan
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
 _NUM_SHOWN = 10  # names in one message
+
+
+class Arrival(RepeatableHook):
+    """The hook of a parameter."""
+
+    def __init__(self, reducer: Reducer, number: int) -> None:
+        self.reducer, self._number = reducer, number
+
+    def __call__(self, leaf: Tensor) -> None:
+        self.reducer.arrive(self._number, leaf)
+
+    @property
+    def view(self) -> NDArray:
+        """The part of a bucket that is to hold the gradient."""
+        return self.reducer.view_of(self._number)
 
 
 class Reducer:
@@ -49,7 +65,7 @@ class Reducer:
         self._order: list[int] | None = None  # of the first pass, until the buckets are in that order
         self._is_first = not order
         self._hooks: list[HookHandle] = [
-            parameter.register_post_accumulate_grad_hook(functools.partial(self._arrive, number))
+            parameter.register_post_accumulate_grad_hook(Arrival(self, number))
             for number, parameter in enumerate(self.parameters)
         ]
         self._fill(list(order or reversed(range(len(self.parameters)))))
@@ -90,9 +106,25 @@ class Reducer:
             for position, number in enumerate(bucket.numbers)
         }
 
+    # --- for a recording of a step: genesis.compile -------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next pass makes the calls of the last one: buckets are in their order, and no pass has failed."""
+        return self._backward is None and self._order is None and not self._is_first
+
+    @property
+    def arrays(self) -> list[NDArray]:
+        """The buckets' memory, in all the ways in which it is used."""
+        return [array for bucket in self.buckets for array in bucket.arrays]
+
+    def view_of(self, number: int) -> NDArray:
+        index, position = self._place[number]
+        return self.buckets[index].views[position]
+
     # --- in a backward pass -------------------------------------------------------------------------------------------
 
-    def _arrive(self, number: int, parameter: Tensor) -> None:
+    def arrive(self, number: int, parameter: Tensor) -> None:
         """A parameter has its gradient."""
         if not self.is_on:
             return
@@ -105,8 +137,7 @@ class Reducer:
         self._arrived.append(number)
         bucket.num_missing -= 1
         while not self._waits and self._next < len(self.buckets) and not self.buckets[self._next].num_missing:
-            self.buckets[self._next].send(self.group, self._next, (), self._dtype)
-            self._next += 1
+            self._send()
 
     def recover(self) -> None:
         """If the last backward pass failed on this rank, send what it left out, so that the others do not wait.
@@ -122,11 +153,11 @@ class Reducer:
                 "DistributedDataParallel: a backward pass failed, so that the ranks are no longer at the same call; "
                 "restart the training from a checkpoint"
             )
-        for index in range(self._next, len(self.buckets)):
-            self.buckets[index].send(self.group, index, (), self._dtype, failed=True)
-        self._next, self._backward = 0, None
+        while self._next < len(self.buckets):
+            self._send(failed=True)
+        self._close()
         for bucket in self.buckets:
-            bucket.receive()
+            bucket.receive(self.group)
 
     def _looks_at(self, bucket: Bucket) -> bool:
         """Whether a bucket's flags are always looked at. NCCL's are not: the host would wait for the device."""
@@ -134,11 +165,35 @@ class Reducer:
 
     def _begin(self) -> None:
         self.recover()
+        if self._find_unused:
+            unrecordable("looks for unused parameters in each pass (find_unused_parameters=True)")
+        self._repeated(self._open)
         self._backward = state.after_backward
         self._arrived = []
+        after_backward(self._finish)
+
+    def _repeated(self, call: Callable[[], None]) -> None:
+        """Call it now, and in the replays of a recording."""
+        self.group.repeated(lambda arrays: call(), [self.buckets[0].flat])
+
+    def _open(self) -> None:
+        """A pass begins: until _close(), it may fail, which recover() then sees. A capture sends nothing."""
+        self._next = 0
+        self._backward = self if capture_of(self.parameters[0].array.device) is None else None
         for bucket in self.buckets:
             bucket.begin()
-        after_backward(self._finish)
+
+    def _close(self) -> None:
+        self._next, self._backward = 0, None
+
+    def _send(self, unused: Sequence[int] = (), failed: bool = False) -> None:
+        """Send the next bucket; see Bucket.pack."""
+        sent = self.buckets[self._next].pack(unused, self._dtype, failed)
+        self.group.repeated(functools.partial(self._start, self._next), [sent])
+
+    def _start(self, index: int, sent: Sequence[NDArray]) -> None:
+        self.buckets[index].start(self.group, index, sent[0])
+        self._next = index + 1
 
     def _put(self, parameter: Tensor, bucket: Bucket, position: int) -> None:
         """Make the gradient a view of the bucket."""
@@ -157,25 +212,35 @@ class Reducer:
             unused = [position for position, number in enumerate(bucket.numbers) if number not in arrived]
             for position in unused:
                 self._put(self.parameters[bucket.numbers[position]], bucket, position)
-            bucket.send(self.group, self._next, unused, self._dtype)
-            self._next += 1
-        self._next, self._backward = 0, None
+            self._send(unused)
+        self._repeated(self._close)
+        for bucket in self.buckets:
+            bucket.receive(self.group)
+        if self._is_first:
+            self._is_first, self._order = False, self._arrived
+        if len(arrived) < len(self.parameters) or any(map(self._looks_at, self.buckets)):
+            self._repeated(functools.partial(self._look, arrived))
+
+    def _look(self, arrived: set[int]) -> None:
+        """Look at the flags. Raises: GraphError: some rank has not made a gradient; DistributedError: one has failed.
+
+        Args:
+            arrived: the parameters whose gradients this rank has made.
+        """
         is_whole = len(arrived) == len(self.parameters)
         incomplete: list[int] = []
         for bucket in self.buckets:
-            bucket.receive()
-        for bucket in self.buckets:
             if self._looks_at(bucket) or not is_whole:
                 incomplete += self._take_up(bucket)
-        if self._is_first:
-            self._is_first, self._order = False, self._arrived
         if incomplete and not self._find_unused:
             raise GraphError(self._unused(incomplete, arrived))
 
     def _take_up(self, bucket: Bucket) -> list[int]:
         """Give parameters their gradients that other ranks made. Returns: those that some rank did not make."""
-        incomplete = []
+        incomplete: list[int] = []
         shares = bucket.shares()
+        if all(share == 1.0 for share in shares) and all(self.parameters[n].grad is not None for n in bucket.numbers):
+            return incomplete
         if any(map(math.isnan, shares)):
             raise DistributedError(
                 "DistributedDataParallel: the backward pass failed on another rank; leave this batch out on all ranks"
@@ -184,7 +249,7 @@ class Reducer:
             parameter = self.parameters[number]
             if share > 0 and parameter.grad is None:
                 parameter.grad = Tensor(view)
-            if share < 1:
+            if share < 1 - 0.5 / self.group.size:  # a mean of ones need not be 1, after rounding
                 incomplete.append(number)
         return incomplete
 

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-PACKAGES = ("pytorchcv", "efficientnet_pytorch", "monai", "kornia", "transformers")
+PACKAGES = ("pytorchcv", "efficientnet_pytorch", "monai", "kornia", "transformers", "einops")
 
 
 class Network(NamedTuple):
@@ -34,7 +34,9 @@ def networks() -> Iterator[Network]:
     for name in ("efficientnet-b0", "efficientnet-b1"):
         yield Network(
             f"efficientnet_pytorch/{name}",
-            lambda library, name=name: library.EfficientNet.from_name(name, image_size=64, num_classes=5),
+            lambda library, name=name: library.EfficientNet.from_name(
+                name, image_size=64, num_classes=5, drop_connect_rate=0.0
+            ),
             (2, 3, 64, 64),
         )
     for name, arguments in _MONAI.items():
@@ -57,7 +59,7 @@ def _pytorchcv(name: str, side: int) -> Any:
     """A network of pytorchcv; its last pooling, of 7x7 pixels, made for the picture."""
     network = _of("pytorchcv.model_provider", name, {})
     pool = getattr(getattr(network, "features", None), "final_pool", None)
-    if side < 224 and getattr(pool, "kernel_size", None) in (7, 8) and "cifar" not in name:
+    if side == 64 and getattr(pool, "kernel_size", None) == 7:
         pool.kernel_size = pool.stride = side // 32
     return network
 
@@ -78,7 +80,7 @@ _PYTORCHCV = (
     "airnet50_1x64d_r16", "airnext50_32x4d_r2", "bam_resnet18", "bninception", "cbam_resnet18",
     "centernet_resnet18_voc", "cgnet_cityscapes", "channelnet", "condensenet74_c8_g8", "ctxnet_cityscapes",
     "dabnet_cityscapes", "darknet53", "darts", "densenet121", "diapreresnet10", "diaresnet10", "dicenet_wd5",
-    "diracnet18v2", "dla46xc", "drnd22", "edanet_cityscapes", "efficientnet_b0", "efficientnet_edge_small_b",
+    "diracnet18v2", "dla46xc", "edanet_cityscapes", "efficientnet_b0", "efficientnet_edge_small_b",
     "enet_cityscapes", "erfnet_cityscapes", "esnet_cityscapes", "espcnet_cityscapes", "espnetv2_wd2", "fbnet_cb",
     "fdmobilenet_wd4", "fishnet99", "fpenet_cityscapes", "ghostnet", "hardnet39ds", "hrnet_w18_small_v1",
     "ibnb_resnet50", "ibn_densenet121", "ibn_resnet50", "ibn_resnext50_32x4d", "igcv3_wd4", "isqrtcovresnet18",
@@ -139,7 +141,10 @@ _MONAI: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _KORNIA: dict[str, tuple[str, dict[str, Any]]] = {
     "DexiNed": ("kornia.models.dexined", {"pretrained": False}),
-    "RRDBNet": ("kornia.models.rrdbnet", {"num_in_ch": 3, "num_out_ch": 3, "num_block": 1, "num_feat": 16, "num_grow_ch": 8}),
+    "RRDBNet": (
+        "kornia.models.rrdbnet",
+        {"num_in_ch": 3, "num_out_ch": 3, "num_block": 1, "num_feat": 16, "num_grow_ch": 8},
+    ),
     "MobileViT": ("kornia.models.vit_mobile", {"mode": "xxs"}),
     "VisionTransformer": ("kornia.models.vit", {"image_size": 64, "depth": 2, "embed_dim": 24, "num_heads": 2}),
 }

@@ -51,6 +51,16 @@ def test_sequential_by_names() -> None:
     assert nn.Sequential()(3) == 3
 
 
+@pytest.mark.parametrize("index", [-1, 0, slice(1), slice(-2, None)])
+def test_deletion_numbers_named_modules(index: int | slice) -> None:
+    def names(nn: Any) -> list[str]:
+        net = nn.Sequential(collections.OrderedDict(stem=nn.Tanh(), body=nn.Linear(2, 2), head=nn.Linear(2, 2)))
+        del net[index]
+        return [*dict(net.named_children()), *net.state_dict()]
+
+    assert names(nn) == names(torch.nn)
+
+
 def test_module_dict() -> None:
     box = nn.ModuleDict({"a": nn.ReLU(), "b": nn.Tanh()})
     assert repr(box) == repr(torch.nn.ModuleDict({"a": torch.nn.ReLU(), "b": torch.nn.Tanh()}))

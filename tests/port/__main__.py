@@ -1,4 +1,4 @@
-"""Model files of torchvision, timm and segmentation_models on Genesis, by redirected imports alone.
+"""Model files of torchvision, timm and other libraries on Genesis, by redirected imports alone.
 
     python -m tests.port [--only TEXT] [--traceback]
 
@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 from genesis.errors import MissingNameError
-from tests.port import zoo
+from tests.port import libraries, zoo
 from tests.port.comparing import PACKAGES, Sides, compare, prepare_torchvision
 
 
@@ -26,8 +26,8 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     prepare_torchvision()
-    sides, whole, tried = Sides(*PACKAGES), 0, 0
-    for network in zoo.NETWORKS:
+    sides, whole, tried = Sides(*PACKAGES, *libraries.PACKAGES), 0, 0
+    for network in (*zoo.NETWORKS, *libraries.networks()):
         if not any(text in network.file for text in arguments.only) or not network.is_installed:
             continue
         tried += 1

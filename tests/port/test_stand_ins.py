@@ -128,3 +128,17 @@ def test_an_optimizer_of_ones_own() -> None:
     optimizer.step()
     assert weight.tolist() == [0.75, 0.75]
     assert optimizer.state_dict()["state"][0]["step"] == 1
+
+
+def test_libraries_import_that_name_placements_and_small_floats_and_ask_for_accelerators() -> None:
+    tensor = OURS.distributed.tensor
+    assert (tensor.Shard(1).dim, tensor.Partial().reduce_op) == (1, "sum")
+    assert tensor.Replicate() == tensor.Replicate() != tensor.Shard(0)
+    assert OURS.finfo(OURS.float8_e4m3fn).max == torch.finfo(torch.float8_e4m3fn).max == 448
+    assert OURS.finfo(genesis.float16).max == 65504
+    with pytest.raises(genesis.errors.DTypeError, match="finfo: argument 'type'"):
+        OURS.finfo(genesis.int8)
+    assert OURS._dynamo.assume_constant_result(len) is len
+    assert not OURS.xpu.is_available()
+    expected = genesis.device("cuda") if genesis.cuda.is_available() else None
+    assert OURS.accelerator.current_accelerator() == expected

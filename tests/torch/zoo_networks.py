@@ -1,4 +1,4 @@
-"""Networks of torchvision, timm and segmentation_models_pytorch by name, built without weights.
+"""Networks of torchvision, timm, segmentation_models_pytorch and other libraries by name, built without weights.
 
 The packages are not dependencies: what is not installed gives no names. torchvision's wheel is built for CUDA and is
 imported beside a CPU build of torch by declaring the two operators that its library would register.
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+
+from tests.port import libraries
 
 MOST_PARAMETERS = 60e6
 _OF_TIMM = (  # one network or more of each module of timm that has convolutions
@@ -69,6 +71,9 @@ def networks() -> Iterator[Network]:
         yield from _of_timm()
     if importlib.util.find_spec("segmentation_models_pytorch"):
         yield from _of_segmentation_models()
+    for network in libraries.networks():
+        if network.is_installed:
+            yield Network(network.file.replace("/", ":"), network.build, network.size[-1])
 
 
 def _of_torchvision() -> Iterator[Network]:

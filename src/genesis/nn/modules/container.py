@@ -50,7 +50,7 @@ class _Numbered(Module, Generic[M]):
     def __delitem__(self, index: int | Slice) -> None:
         for key in list(self._modules)[index] if isinstance(index, slice) else [self._key(index)]:
             del self._modules[key]
-        self._renumber(list(self._modules.items()))
+        self._renumber([("", module) for module in self])
 
     def append(self, module: M) -> Self:
         """Add a module at the end; returns the container.
@@ -102,7 +102,7 @@ class _Numbered(Module, Generic[M]):
         return self
 
     def pop(self, index: int = -1) -> M:
-        """Remove and return the module at index; those behind it are renumbered.
+        """Remove and return the module at index; those that stay are numbered anew, as after `del`.
 
         Args:
             index: from −len to len − 1.
@@ -124,7 +124,7 @@ class _Numbered(Module, Generic[M]):
         return keys[index]
 
     def _renumber(self, entries: list[tuple[str, M]]) -> None:
-        """Number the modules in their order; names that are not numbers stay."""
+        """Number the modules in their order; names that are neither numbers nor empty stay."""
         self._modules.clear()
         for position, (key, module) in enumerate(entries):
             self._modules[str(position) if not key or key.isdigit() else key] = module

@@ -14,6 +14,7 @@ from genesis.amp import is_autocast_enabled as is_autocast_enabled
 from genesis.autograd.modes import state as thread
 from genesis.errors import describe
 from genesis.nn import functional as F
+from genesis.port.facade import Missing
 from genesis.settings import settings
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ strided = "strided"  # the only layout of tensors that there is
 layout = str
 memory_format = str
 sym_int, sym_float = builtins.int, builtins.float
+
+
+def finfo(type: DType | None = None) -> genesis.finfo | torch.finfo:
+    """The limits of a floating dtype; also of one that Genesis only has the name of, as float8_e4m3fn."""
+    if isinstance(type, Missing):
+        return torch.finfo(getattr(torch, type._name.removeprefix("torch.")))
+    return genesis.finfo(type)
 
 
 class SymInt:

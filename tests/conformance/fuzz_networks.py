@@ -91,6 +91,32 @@ def conv_bn_relu_inference(name: str, d: Draw) -> Call:
     return Call(run, (x, weight, bias, gamma, beta, mean, variance, residual), slack=10.0)
 
 
+@drawn_by("conv_act")
+def conv_act(name: str, d: Draw) -> Call:
+    """And its backward from what it keeps."""
+    activation, groups = d.choice(["relu", *FUNCTIONS]), d.integer(1, 2)
+    # torch's gradient of hardsigmoid is 1/6 of float32, in float64 too
+    dtype = torch.float32 if activation == "hardsigmoid" else d.choice([torch.float32, torch.float64])
+    batch, size, kernel = d.integer(1, 3), d.integer(3, 7), d.integer(1, 3)
+    channels, filters = d.integer(1, 3) * groups, d.integer(1, 40) * groups
+    how = ConvGeometry((d.integer(1, 2),) * 2, (d.integer(0, 1),) * 2, (1, 1), groups)
+    out = (size + 2 * how.padding[0] - kernel) // how.stride[0] + 1
+    x = d.tensor((batch, channels, size, size), dtype)
+    weight = d.tensor((filters, channels // groups, kernel, kernel), dtype)
+    bias = d.tensor((filters,), dtype) if d.chance(0.7) else None
+    grad = d.tensor((batch, filters, out, out), dtype)
+    addend = d.tensor(tuple(x.shape), dtype) if d.chance() else None
+    needs = (d.chance(0.8), d.chance(0.8), bias is not None and d.chance())
+
+    def run(backend: Any, x: Any, weight: Any, bias: Any, grad: Any, addend: Any) -> Any:
+        z, _ = backend.conv_act(x, weight, bias, how, activation, False)
+        y, kept = backend.conv_act(x, weight, bias, how, activation, True)
+        grads = backend.conv_act_backward(grad, x, weight, kept, how, activation, needs, addend)
+        return z, y, kept, grads
+
+    return Call(run, (x, weight, bias, grad, addend), slack=10.0)
+
+
 @drawn_by("max_pool2d avg_pool2d")
 def pooling(name: str, d: Draw) -> Call:
     """And its backward, on a gradient that is drawn for the largest output."""

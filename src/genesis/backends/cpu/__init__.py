@@ -5,6 +5,7 @@ from genesis.backends.cpu import (
     activation,
     attention,
     conv,
+    conv_act,
     elementwise,
     indexing,
     linalg,
@@ -22,7 +23,7 @@ from genesis.backends.cpu import (
 
 MODULES = (
     storage, order, elementwise, activation, reduction, linalg, indexing, random,
-    conv, pooling, norm, attention, loss, optimizer, replay,
+    conv, conv_act, pooling, norm, attention, loss, optimizer, replay,
 )  # fmt: skip
 
 

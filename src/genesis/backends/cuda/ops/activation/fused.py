@@ -15,6 +15,7 @@ from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.activation.kernels import activation as kernels
 from genesis.backends.cuda.ops.activation.kernels import fused as fused_kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
+from genesis.backends.cuda.ops.pointwise.launch import apply
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
 from genesis.dtypes import DType
@@ -37,6 +38,8 @@ _KERNELS: dict[str, tuple[JITFunction, JITFunction]] = {
     "sigmoid": (kernels._logistic, fused_kernels._through_sigmoid_kernel),
     "tanh": (fused_kernels._tanh_kernel, fused_kernels._through_tanh_kernel),
 }
+# grad · f′(x) by y, of those whose derivative by x would be another.
+_BY_RESULT = {"sigmoid": kernels._sigmoid_backward_kernel, "tanh": kernels._tanh_backward_kernel}
 _16_BIT = {"gelu": (kernels._gelu_16_bit_kernel, kernels._gelu_16_bit_backward_kernel)}
 _BLOCK = 1024
 _plans: dict[tuple[Layout, str], Callable[[int, int], None]] = {}
@@ -55,6 +58,27 @@ def backward(activation: str | None, dtype: DType) -> dict[str, Any]:
     """The constants BACKWARD and NUMBER."""
     functions, number = _find(activation, dtype)
     return {"BACKWARD": functions[1], "NUMBER": number}
+
+
+@functools.cache
+def backward_from_kept(activation: str, dtype: DType) -> dict[str, Any]:
+    """backward() for what conv_act keeps: y where the derivative is known by it, else x."""
+    found = backward(activation, dtype)
+    by_result = _BY_RESULT.get(activations.parse(activation).name)
+    return found if by_result is None else {**found, "BACKWARD": by_result}
+
+
+def activated(x: DeviceArray, activation: str) -> DeviceArray:
+    """activation(x), in new memory."""
+    (function, _), number = _find(activation, x.dtype)
+    return apply(function, x) if number is None else apply(function, x, number)
+
+
+def through(grad: DeviceArray, kept: DeviceArray, activation: str) -> DeviceArray:
+    """grad · f′(x); kept: what conv_act keeps."""
+    how = backward_from_kept(activation, kept.dtype)
+    function, number = how["BACKWARD"], how["NUMBER"]
+    return apply(function, grad, kept) if number is None else apply(function, grad, kept, number)
 
 
 def _find(activation: str | None, dtype: DType) -> tuple[tuple[JITFunction | None, JITFunction | None], float | None]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from genesis import activations as known
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedAttention, SavedConvNorm, Windows
 from tests.conformance.fuzz_draw import Call, Draw, drawn_by
 from tests.fused_activations import FUNCTIONS
@@ -106,11 +107,12 @@ def conv_act(name: str, d: Draw) -> Call:
     bias = d.tensor((filters,), dtype) if d.chance(0.7) else None
     grad = d.tensor((batch, filters, out, out), dtype)
     addend = d.tensor(tuple(x.shape), dtype) if d.chance() else None
-    needs = (d.chance(0.8), d.chance(0.8), bias is not None and d.chance())
+    allowed = ["result"] * known.is_known_by_result(activation) + ["input"] * (activation not in ("sigmoid", "tanh"))
+    keeps, needs = d.choice(allowed), (d.chance(0.8), d.chance(0.8), bias is not None and d.chance())
 
     def run(backend: Any, x: Any, weight: Any, bias: Any, grad: Any, addend: Any) -> Any:
-        z, _ = backend.conv_act(x, weight, bias, how, activation, False)
-        y, kept = backend.conv_act(x, weight, bias, how, activation, True)
+        z, _ = backend.conv_act(x, weight, bias, how, activation, None)
+        y, kept = backend.conv_act(x, weight, bias, how, activation, keeps)
         grads = backend.conv_act_backward(grad, x, weight, kept, how, activation, needs, addend)
         return z, y, kept, grads
 

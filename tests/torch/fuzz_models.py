@@ -130,6 +130,38 @@ class Functional(Block):
         return FUNCTIONS[self.chosen[0]](y if mask is None else y + x)
 
 
+class WithoutNorm(Block):
+    """Convolutions with an activation and no norm, by layers and by functions."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.chosen = [rng.randrange(len(FUNCTIONS)) for _ in range(2)]
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.r(self.c(x))
+        if mask is not None:
+            y += mask
+        return FUNCTIONS[self.chosen[self.flag]](self.c2(y))
+
+
+class WithoutNormInSequentials(Block):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.s = nn.Sequential(self.c, nn.Identity(), self.r, self.c2, rng.choice(ACTIVATIONS)(), nn.MaxPool2d(3, 1, 1))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return self.s(x) + x if self.flag else self.s(x)
+
+
+class WithoutNormShared(Block):
+    """Of which something else uses the convolution's result too."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.c(x)
+        z = self.r(y) if self.flag or getattr(self.r, "inplace", False) else y.sigmoid() * y
+        return z + (y if mask is None else F.silu(y)) + self.b(y)
+
+
 class NormAct(Block):
     """Of which a sum and another convolution take the result."""
 

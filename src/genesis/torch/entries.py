@@ -37,6 +37,7 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
+NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
 _before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
@@ -118,6 +119,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
         self.calls = 0  # calls that were deferred
+        self.is_shared = False  # its result was activated, and used once more
         self.kinds: tuple[str, ...] = ()  # of the layers fused with it
         self.norm = 0  # the id of its norm's parameter
         self.taker = ""  # the function of other code that took what was computed
@@ -149,9 +151,9 @@ class ConvEntry(_Entry[nn.Conv2d]):
 
     def _link(self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""
-        strides, inner = None, None
+        strides, inner, source = None, None, None
         if type(input) is Computed:
-            strides = input.plan.strides
+            strides, source = input.plan.strides, input.source
             input, inner = input.take()
         operands = (input, weight) if bias is None else (input, weight, bias)
         settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
@@ -173,6 +175,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
             self.guarded = known
         assert known is not None
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
+        link.source = source
         self.calls += 1
         if input.is_inference():  # it has no version counter
             if modes[:2] != (False, True):
@@ -200,7 +203,9 @@ class ConvEntry(_Entry[nn.Conv2d]):
     # --- how its results were used ----------------------------------------------------------------------------------
     def fused(self, stage: int, activation: str) -> None:
         self.unfused = 0
-        if stage == 1:
+        if stage == 0:
+            self.kinds = (activation,)
+        elif stage == 1:
             self.next, self.kinds = activation, ("norm", activation)
         else:
             self.next, self.kinds = "add", ("norm", "add", activation)
@@ -209,7 +214,9 @@ class ConvEntry(_Entry[nn.Conv2d]):
         """Other code used the value."""
         if stage == 0:
             self.unfused += 1
-            self.reason = self.reason or f"no batch norm follows{self.taker and ', but ' + self.taker}"
+            if self.is_shared:
+                self.reason, self.kinds = SEVERAL_USES, ()
+            self.reason = self.reason or f"{NOTHING_FOLLOWS}{self.taker and ', but ' + self.taker}"
             self.active = self.unfused < _PATIENCE
             return
         self.unfused = 0

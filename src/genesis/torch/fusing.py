@@ -48,7 +48,7 @@ def fuse(model: nn.Module) -> nn.Module:
         >>> print(model.fusion)
         1 fused, 1 left
           0 → 1 → 2
-          3: left, as no batch norm follows
+          3: left, as no batch norm or activation follows
         >>> model(torch.ones(2, 3, 8, 8)).shape
         torch.Size([2, 1, 6, 6])
     """

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
-from genesis.torch import bridge, ops, pass_through
-from genesis.torch.modes import Modes, current_modes, nothing_intercepts, without_newer_hooks
+from genesis.torch import bridge, conv_act, ops, pass_through
+from genesis.torch.modes import Modes, current_modes, nothing_intercepts, version_of, versions_of, without_newer_hooks
 from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
 from genesis.torch.unprepared import UNPREPARED
@@ -27,9 +27,10 @@ class Link:
     """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes", "momentum",
+        "activated", "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes",
+        "momentum",
         "norm", "norm_versions", "output", "plan", "ready", "ready_for", "residual", "residual_inner",
-        "residual_version", "training", "versions", "weight",
+        "residual_version", "source", "training", "versions", "weight",
     )  # fmt: skip
 
     training: bool  # the norm's settings, from stage 1 on
@@ -43,6 +44,8 @@ class Link:
         self.entry, self.guarded, self.plan, self.dtype, self.modes = entry, guarded, guarded.plan, guarded.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
         self.inner = inner  # the input's values in channels-last order, if it has them
+        self.source: Tensor | None = None  # the same as a node of the graph
+        self.activated = False  # without a norm: its result has been used
         self.cast: tuple[Tensor, Tensor | None] | None = None  # weight and bias, cast to dtype
         self.output: Tensor | None = None  # of the convolution, where that could not be deferred
         self.norm: Any = None  # the tensors of the norm that follows, NormState
@@ -60,7 +63,7 @@ class Link:
         link = Link(
             self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
-        link.output, link.cast = self.output, self.cast
+        link.output, link.cast, link.source = self.output, self.cast, self.source
         if stage:
             link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
             link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
@@ -109,7 +112,7 @@ class Link:
         if self.norm_versions != versions_of_norm(norm, training):
             raise self._changed("its batch norm's weight, bias or statistics were")
         residual = self.residual if stage == 2 else None
-        if residual is not None and self.residual_version != _version(residual):
+        if residual is not None and self.residual_version != version_of(residual):
             raise self._changed("the other summand was")
         if at_once:
             self.check_convolution()
@@ -125,6 +128,19 @@ class Link:
             else:
                 y = raises(y)
         return y
+
+    def activate(self, activation: str, inplace: bool) -> Tensor | Computed:
+        """activation(conv), of a convolution that no norm follows."""
+        self.check_convolution()
+        self.activated = True
+        geometry = self.plan.geometry
+        if not self.convolution_needs_gradients():
+            return self._plain(conv_act.conv_act_values(*self._values(), geometry, activation))
+        input, passes_through = pass_through.input_of(self, self._cast(self.input))
+        x = input if self.source is None else self._cast(self.source)
+        how = conv_act.How(geometry, activation, conv_act.kept_by(activation, inplace))
+        operands = (input, self.weight, self.bias, how, (x, *self._parameters()))
+        return self._result(passes_through, conv_act.apply(passes_through, *operands))
 
     def whole(self, activation: str | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
@@ -185,13 +201,14 @@ class Link:
 
     def _wrapped(self, y: Tensor, view: Tensor | None) -> Computed:
         """Wrap the op's channels-last result, where PyTorch's layers give contiguous tensors."""
-        inner, value = y, None
+        inner, value, source = y, None, None
         if y.requires_grad:
-            inner, value = y.detach(), _ordered(y, self.plan)
+            inner, value, source = y.detach(), _ordered(y, self.plan), y
             if view is not None:
                 pass_through.register(self.entry, self.input, value, view)
                 pass_through.keep(inner, view)  # which outlives the value: the next chain saves it
-        return Computed(self, inner, value)
+                pass_through.keep(y, view)
+        return Computed(self, inner, value, source)
 
     def begin(self, norm: NormState[Tensor]) -> None:
         """Compute the convolution and its statistics, which update the running ones of norm."""
@@ -299,14 +316,15 @@ class Computed:
     It takes the place of a Link, at stage 3.
     """
 
-    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "taken", "value")
+    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "source", "taken", "value")
 
-    def __init__(self, link: Link, inner: Tensor, value: Tensor | None) -> None:
-        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph."""
+    def __init__(self, link: Link, inner: Tensor, value: Tensor | None, source: Tensor | None) -> None:
+        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph, and source the
+        node before it, whose values are inner."""
         self.entry, self.guarded, self.plan, self.dtype, self.modes = (
             link.entry, link.guarded, link.plan, link.dtype, link.modes
         )  # fmt: skip
-        self.inner, self.value = inner, value
+        self.inner, self.value, self.source = inner, value, source
         self.taken = False  # other code has the value
 
     def needs_gradients(self, stage: int) -> bool:
@@ -335,22 +353,6 @@ _MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: the input or "
     "weight of convolution '{}'"
 )
-
-
-def _version(tensor: Tensor | None) -> int:
-    if tensor is None:
-        return 0
-    try:
-        return tensor._version
-    except RuntimeError:  # inference tensors have none
-        return -1
-
-
-def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
-    try:
-        return tuple([0 if each is None else each._version for each in tensors])
-    except RuntimeError:
-        return tuple([_version(each) for each in tensors])
 
 
 def versions_of_norm(norm: NormState[Tensor], training: bool) -> tuple[int, ...]:

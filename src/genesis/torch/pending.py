@@ -123,6 +123,8 @@ def materialize(p: Pending) -> Tensor:
 
 def _compute(p: Pending) -> Tensor:
     link, stage = p.link, p.stage
+    if not stage and type(link) is Link and link.activated:
+        link.entry.is_shared = True
     value = link.compute(stage)
     if stage < 3:
         link.entry.note_materialized(stage)
@@ -228,6 +230,8 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     if training and link.output is not None:
         return NOT_HERE
     entry, known = link.entry, None
+    if link.activated:
+        entry.is_shared = True
     if weight is not None and bias is not None and mean is not None and var is not None:
         tensors = norm[:4] if count is None else norm
         known = link.guarded.norm
@@ -293,12 +297,20 @@ def _batch_norm(
 def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     """An activation of a Pending, or NOT_HERE."""
     link, stage = p.link, p.stage
-    if not stage or type(link) is Computed or not _can_extend(p, link):
+    if type(link) is Computed or not _can_extend(p, link):
         return NOT_HERE
-    y = link.ready
-    if y is None or stage == 2 or link.ready_for != activation:
-        y = link.finish(activation, stage)
-    link.ready = None
+    if not stage:
+        if link.output is not None or link.entry.is_shared:
+            return NOT_HERE
+        if link.activated or link.norm is not None:
+            link.entry.is_shared = True
+            return NOT_HERE
+        y: Tensor | Computed | None = link.activate(activation, inplace)
+    else:
+        y = link.ready
+        if y is None or stage == 2 or link.ready_for != activation:
+            y = link.finish(activation, stage)
+        link.ready = None
     link.entry.fused(stage, activation)
     if not inplace:
         return given(y)

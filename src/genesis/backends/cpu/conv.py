@@ -196,9 +196,7 @@ def conv_bn_relu_backward(
     )  # fmt: skip
     if may_overwrite and not needs_residual:
         grad.set_()  # gives its memory back, which is still in the cache, for grad_input to take
-    of_conv = conv_gradients(
-        grad_conv, input, weight, geometry, (needs_input, needs_weight, needs_bias), addend
-    )
+    of_conv = conv_gradients(grad_conv, input, weight, geometry, (needs_input, needs_weight, needs_bias), addend)
     return *of_conv, grad_gamma, grad_beta, grad_residual
 
 

@@ -1,4 +1,4 @@
-"""Convolution and activation as one op: torch's kernels, the activation in place where its result is all that counts."""
+"""Convolution and activation as one op, by torch's kernels; the activation in place where that loses nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from genesis.records import ConvGeometry
 
 
 def conv_act(
-    input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry, activation: str, saves: bool
+    input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry, activation: str, keeps: str | None
 ) -> tuple[Tensor, Tensor | None]:
-    y, passed = fused_activation.apply(conv_forward(input, weight, bias, geometry), activation)
-    return y, passed if saves else None
+    x = conv_forward(input, weight, bias, geometry)
+    if keeps == "input":
+        return fused_activation.apply_to_kept(x, activation), x
+    y, _ = fused_activation.apply(x, activation)
+    return y, y if keeps else None
 
 
 def conv_act_backward(

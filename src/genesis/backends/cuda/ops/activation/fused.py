@@ -62,7 +62,7 @@ def backward(activation: str | None, dtype: DType) -> dict[str, Any]:
 
 @functools.cache
 def backward_from_kept(activation: str, dtype: DType) -> dict[str, Any]:
-    """backward() for what conv_act keeps: y where the derivative is known by it, else x."""
+    """backward() for what conv_act keeps: y of sigmoid and tanh, of the others x, or y if that says the same."""
     found = backward(activation, dtype)
     by_result = _BY_RESULT.get(activations.parse(activation).name)
     return found if by_result is None else {**found, "BACKWARD": by_result}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from genesis import activations
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.activation import fused
@@ -33,11 +32,11 @@ driver.forget_on_switch(_plans.clear)
 
 def conv_act(
     input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, geometry: ConvGeometry, activation: str,
-    saves: bool,
+    keeps: str | None,
 ) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
-    if not saves or activations.is_known_by_result(activation):
+    if keeps != "input":
         y = conv_forward_folded(input, weight, bias, None, activation, geometry)
-        return y, y if saves else None
+        return y, y if keeps else None
     x = conv_forward(input, weight, bias, geometry)
     return fused.activated(x, activation), x
 

@@ -1,0 +1,189 @@
+"""conv_act as an op of PyTorch: with gradients of any order, and opaque to torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from genesis import activations as known
+from genesis.records import ConvGeometry
+from genesis.torch import activations
+from genesis.torch.bridge import call
+from genesis.torch.modes import versions_of
+from genesis.torch.opaque import define, laid_out
+from genesis.torch.ops import GEOMETRY, empty_images, empty_output, geometry_of, in_dtype, not_differentiable
+
+
+class How(NamedTuple):
+    """The arguments of the differentiable op beside the tensors. keeps: as the backend's op takes it."""
+
+    geometry: ConvGeometry
+    activation: str
+    keeps: str
+
+
+def kept_by(activation: str, inplace: bool) -> str:
+    """What conv_act keeps for its backward: the result wherever PyTorch's layers do, for other code may change it."""
+    is_kept = activation in ("relu", "sigmoid", "tanh") or (inplace and known.is_known_by_result(activation))
+    return "result" if is_kept else "input"
+
+
+def conv_act_values(
+    input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry, activation: str
+) -> Tensor:  # fmt: skip
+    """activation(conv2d(input, weight, bias)) where nothing needs a gradient."""
+    y: Tensor = call("conv_act", input, weight, bias, geometry, activation, None)[0]
+    return y
+
+
+class _ConvAct(torch.autograd.Function):
+    """Called eagerly: straight to the backend."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        _, weight, bias, how, (x, weight_values, bias_values) = args
+        y, kept = call("conv_act", x, weight_values, bias_values, *how)
+        ctx.save_for_backward(x, weight_values, kept)
+        ctx.set_materialize_grads(False)
+        ctx.how, ctx.dtype = how, weight.dtype
+        # Beside what PyTorch saves, for second gradients only: these may change if nobody wants such.
+        ctx.parameters = (None if weight is weight_values else weight), bias
+        ctx.versions = versions_of(*ctx.parameters)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
+        if grad is None:
+            return addend, None, None, None, None
+        if torch.is_grad_enabled():
+            return *_differentiable_gradients(ctx, grad, addend), None, None
+        return *_gradients(ctx, grad, addend), None, None
+
+
+class _ConvActAndInput(_ConvAct):
+    """With the input as the second output, of which PyTorch makes a view."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        return _ConvAct.forward(ctx, *args), args[0]
+
+
+def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+    x, weight, kept = ctx.saved_tensors
+    geometry, activation, _ = ctx.how
+    needs = ctx.needs_input_grad[:3]
+    grads = call("conv_act_backward", grad, x, weight, kept, geometry, activation, needs, addend)
+    return in_dtype(grads, ctx.dtype, grad.dtype)
+
+
+def _differentiable_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+    """By PyTorch's layers, which are run again: their gradients can be differentiated."""
+    x, weight, _ = ctx.saved_tensors
+    given, bias = ctx.parameters
+    if ctx.versions != versions_of(given, bias):
+        raise RuntimeError("conv_act: weight or bias changed in place before its gradient was differentiated")
+    weight, needs, (geometry, activation, _) = weight if given is None else given, ctx.needs_input_grad, ctx.how
+    if needs[0] and not x.requires_grad:  # a copy in another dtype
+        with torch.no_grad():
+            grads = _gradients(ctx, grad, addend)
+        return not_differentiable(grads)
+    with torch.enable_grad():  # aliases, lest one operand's gradient takes its way through another
+        operands = [None if each is None else each.view_as(each) for each in (x, weight, bias)]
+        casts = [None if each is None else each.to(x.dtype) for each in operands]
+        y = activations.apply(torch.conv2d(*casts, *geometry), activation)
+        wanted = [each for each, needed in zip(operands, needs, strict=False) if needed]
+        found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True))
+        grads = [next(found) if needed else None for needed in needs[:3]]
+        if addend is not None and grads[0] is not None:
+            grads[0] = grads[0] + addend
+    return tuple(grads)
+
+
+# Without Function.apply's looks at each argument for transforms, which there are none of.
+_apply = super(torch.autograd.Function, _ConvAct).apply
+_apply_and_input = super(torch.autograd.Function, _ConvActAndInput).apply
+
+
+def apply(hands_on: bool, *args: Any) -> Any:
+    """The result, or with hands_on also a view of the input, whose gradient the op's backward adds to the input's.
+
+    args: input, weight, bias; How; and the values of the three as the op takes them.
+    """
+    return _apply_and_input(*args) if hands_on else _apply(*args)
+
+
+# --- for compilers ---
+class _TracedConvAct(torch.autograd.Function):
+    """Under a compiler, and where torch.ops.genesis.conv_act is called."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            y, kept = torch.ops.genesis.conv_act(*args)
+        input, weight, _, *geometry, activation, keeps = args
+        ctx.save_for_backward(input, weight, y if keeps == "result" else kept)
+        ctx.set_materialize_grads(False)
+        ctx.how = *geometry, activation
+        ctx.mark_non_differentiable(kept)
+        return y, kept
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad[:3]
+        if grad is None:
+            return (None,) * 9
+        grads = torch.ops.genesis.conv_act_backward(grad, *ctx.saved_tensors, *ctx.how, list(needs))
+        return *(each if needed else None for each, needed in zip(grads, needs, strict=True)), *(None,) * 6
+
+
+def _opaque_forward(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
+    activation: str, keeps: str | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """y, and what the backward wants: empty where that is y, or where there is none."""
+    geometry = geometry_of(stride, padding, dilation, groups)
+    y, kept = call("conv_act", input, weight, bias, geometry, activation, keeps)
+    kept = y.new_empty(0) if keeps != "input" else laid_out(kept, empty_images(kept.shape, kept))
+    return laid_out(y, empty_images(y.shape, y)), kept
+
+
+def _shapes_forward(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
+    activation: str, keeps: str | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    y = empty_output(input, weight, stride, padding, dilation)
+    return y, y.new_empty(0) if keeps != "input" else torch.empty_like(y)
+
+
+def _opaque_backward(
+    grad: Tensor, input: Tensor, weight: Tensor, kept: Tensor, stride: Any, padding: Any, dilation: Any, groups: int,
+    activation: str, needs: Any,
+) -> list[Tensor]:  # fmt: skip
+    """Gradients of input, weight, bias; an empty tensor where none is wanted."""
+    geometry = geometry_of(stride, padding, dilation, groups)
+    grads = call("conv_act_backward", grad, input, weight, kept, geometry, activation, tuple(needs))
+    likes = (input, weight, None)
+    return [
+        grad.new_empty(0) if x is None else x if like is None else laid_out(x, like)
+        for x, like in zip(grads, likes, strict=True)
+    ]
+
+
+def _shapes_backward(grad: Tensor, input: Tensor, weight: Tensor, *args: Any) -> list[Tensor]:
+    shapes = [torch.empty_like(input), torch.empty_like(weight), weight.new_empty(weight.shape[0])]
+    return [x if needed else grad.new_empty(0) for x, needed in zip(shapes, args[-1], strict=True)]
+
+
+define(
+    f"conv_act(Tensor input, Tensor weight, Tensor? bias, {GEOMETRY}, str? keeps) -> (Tensor, Tensor)",
+    _opaque_forward,
+    _shapes_forward,
+    _TracedConvAct.apply,
+)
+define(
+    f"conv_act_backward(Tensor grad, Tensor input, Tensor weight, Tensor kept, {GEOMETRY}, bool[] needs) -> Tensor[]",
+    _opaque_backward,
+    _shapes_backward,
+)

@@ -23,7 +23,7 @@ class Chain(NamedTuple):
     """Steps that become one op, by their positions; residual is the value that the sum adds."""
 
     conv: int
-    norm: int
+    norm: int | None  # None: the activation follows the convolution
     add: int | None
     activation: int | None
     residual: int | None
@@ -33,10 +33,13 @@ class Chain(NamedTuple):
         return next(step for step in (self.activation, self.add, self.norm) if step is not None)
 
 
-def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Chain], list[tuple[str, str]]]:
+def find_chains(
+    steps: Sequence[Step], outputs: Sequence[int], without_norm: bool = False
+) -> tuple[list[Chain], list[tuple[str, str]]]:
     """The chains, and for each convolution that is in none, its name and why.
 
-    A value that somebody else needs too (another step, or the caller) ends a chain before it.
+    A value that somebody else needs too (another step, or the caller) ends a chain before it. without_norm: also those
+    of a convolution and an activation.
 
     Example:
         >>> steps = [Step(CONV, 1, (0,)), Step(NORM, 2, (1,)), Step(ADD, 3, (2, 0)), Step(ACTIVATION, 4, (3,))]
@@ -61,7 +64,12 @@ def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Cha
         if step.kind != CONV:
             continue
         norm = next_after(position)
-        reason = _why_not(steps, position, norm, step.result in users)
+        if without_norm and not step.obstacle and norm is not None and steps[norm].kind == ACTIVATION:
+            chain = Chain(position, None, None, norm, None)
+            if not steps[norm].obstacle and not _is_changed(steps, chain):
+                chains.append(chain)
+                continue
+        reason = _why_not(steps, position, norm, step.result in users, without_norm)
         if reason:
             left.append((step.name, reason))
             continue
@@ -75,8 +83,7 @@ def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Cha
         if end is not None and (steps[end].kind != ACTIVATION or steps[end].obstacle):
             end = None
         chain = Chain(position, norm, add, end, residual)
-        between = steps[position + 1 : chain.last]  # the convolution moves past these
-        if any(step.operands[0] in other.changed for other in between):
+        if _is_changed(steps, chain):
             left.append((step.name, "its input is changed in place before the chain ends"))
             continue
         if add is not None:
@@ -85,11 +92,17 @@ def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Cha
     return chains, left
 
 
-def _why_not(steps: Sequence[Step], conv: int, norm: int | None, is_used: bool) -> str:
+def _is_changed(steps: Sequence[Step], chain: Chain) -> bool:
+    """Is the convolution's input changed by a step that it moves past?"""
+    between = steps[chain.conv + 1 : chain.last]
+    return any(steps[chain.conv].operands[0] in other.changed for other in between)
+
+
+def _why_not(steps: Sequence[Step], conv: int, norm: int | None, is_used: bool, without_norm: bool) -> str:
     if steps[conv].obstacle:
         return steps[conv].obstacle
     if norm is None and is_used:
         return "its result is used in several places"
     if norm is None or steps[norm].kind != NORM:
-        return "no batch norm follows"
+        return "no batch norm or activation follows" if without_norm else "no batch norm follows"
     return steps[norm].obstacle

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
+from genesis import activations as known
 from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL
 from genesis.records import ConvGeometry, Windows
 from genesis.torch import activations, pooling
-from genesis.torch import graph_ops as graph_ops  # registers an op
+from genesis.torch import conv_act as conv_act  # registers an op
+from genesis.torch import graph_ops as graph_ops  # registers another
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
 
@@ -98,7 +100,7 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
     numbers = {node: number for number, node in enumerate(nodes)}
     outputs = [numbers[x] for node in graph.nodes if node.op == "output" for x in node.all_input_nodes]
     steps = [_step(node, numbers) for node in nodes]
-    chains, left = find_chains(steps, outputs)
+    chains, left = find_chains(steps, outputs, without_norm=True)
     order = _Order(nodes)
     fusion = Fusion()
     for chain in chains:
@@ -107,7 +109,7 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
             left.append((steps[chain.conv].name, "a node between its layers conflicts with their move"))
         else:
             fusion.add("", steps, [allowed])
-            _fuse_chain(graph, nodes, allowed)
+            (_fuse_activation if allowed.norm is None else _fuse_chain)(graph, nodes, allowed)
     for name, reason in left:
         fusion.leave("", name, reason)
     for step, node in zip(steps, nodes, strict=True):
@@ -144,7 +146,9 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
             kind, obstacle = NORM, _why_not_norm(node)
             operands = tuple(numbers[x] for x in node.args[:1] if isinstance(x, fx.Node))
         elif len(operands) == 1 and _activation(node) is not None:
-            kind = ACTIVATION
+            kind, values = ACTIVATION, (_value(node.args[0]), _value(node))
+            if not all(isinstance(x, Tensor) for x in values) or values[0].dtype != values[1].dtype:
+                obstacle = "its activation changes the dtype"
         elif target in _ADDS and len(node.args) == 2 and not node.kwargs:
             if all(isinstance(_value(x), Tensor) for x in node.args):
                 kind, operands = ADD, tuple(numbers[x] for x in node.args if isinstance(x, fx.Node))
@@ -222,6 +226,8 @@ def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
 
 def _parts(chain: Chain) -> list[Chain]:
     """The chain, and the shorter ones at its beginning."""
+    if chain.norm is None:
+        return [chain]
     shorter = [chain, chain._replace(activation=None), chain._replace(activation=None, add=None, residual=None)]
     return list(dict.fromkeys(shorter))
 
@@ -305,16 +311,55 @@ _BUILTIN: type[BuiltinFunctionType] = type(torch.cat)
 
 
 # --- writing it ---
+def _fuse_activation(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
+    conv, last = nodes[chain.conv], nodes[chain.last]
+    activation = _activation(last)
+    assert activation is not None  # _step has asked
+    with graph.inserting_before(last.next):
+        keeps = None
+        if _value(last).requires_grad:
+            keeps = "result" if known.is_known_by_result(activation) else "input"
+        args = (*_operands(graph, conv), *_geometry_of(conv), activation, keeps)
+        both = graph.call_function(torch.ops.genesis.conv_act, args)
+        result = _in_order(graph, graph.call_function(operator.getitem, (both, 0)), last)
+    last.replace_all_uses_with(result)
+    graph.erase_node(last)
+    graph.erase_node(conv)
+
+
+def _geometry_of(conv: fx.Node) -> ConvGeometry:
+    geometry = _geometry(conv)
+    assert geometry is not None  # _step has asked
+    return geometry
+
+
+def _operands(graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False) -> list[Any]:
+    """Input, weight and bias, cast to the dtype of the result, which under autocast is not theirs."""
+    dtype = _value(conv).dtype
+    operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
+    casts = [
+        x is not None and _value(x).dtype != dtype and not (keeps_parameters and i) for i, x in enumerate(operands)
+    ]
+    return [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
+
+
+def _in_order(graph: fx.Graph, result: fx.Node, like: fx.Node) -> fx.Node:
+    """The channels-last result of an op in the order of memory of the node that it replaces."""
+    strides = _value(like).stride()
+    if not (isinstance(strides[1], int) and strides[1] == 1):
+        result = graph.call_method("contiguous", (result,))
+    result.meta["example_value"] = _value(like)
+    return result
+
+
 def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
+    assert chain.norm is not None
     conv, norm, last = nodes[chain.conv], nodes[chain.norm], nodes[chain.last]
     residual = None
     if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
         residual = next(x for x in nodes[chain.add].args if x is not norm)
-    dtype = _value(conv).dtype  # under autocast not that of the operands
-    geometry = _geometry(conv)
-    assert geometry is not None  # _step has asked
+    geometry = _geometry_of(conv)
     with graph.inserting_before(last.next):
-        operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
         mean, var, gamma, beta = (
             _argument(norm, i + 1, name) for i, name in enumerate(("running_mean", "running_var", "weight", "bias"))
         )
@@ -322,8 +367,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
         activation = None if chain.activation is None else _activation(nodes[chain.activation])
         vectors, how = (gamma, beta, mean, var, residual), (*geometry, activation)
         folds = not training and mean is not None and not _value(last).requires_grad
-        casts = [x is not None and _value(x).dtype != dtype and (not folds or x is operands[0]) for x in operands]
-        operands = [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
+        operands = _operands(graph, conv, keeps_parameters=folds)
         if folds:
             result = graph.call_function(
                 torch.ops.genesis.conv_bn_relu_inference, (*operands, *vectors, float(eps), *how)
@@ -332,10 +376,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
             args = (*operands, *vectors, training, float(momentum), float(eps), *how)
             both = graph.call_function(torch.ops.genesis.conv_bn_relu, args)
             result = graph.call_function(operator.getitem, (both, 0))
-        strides = _value(last).stride()
-        if not (isinstance(strides[1], int) and strides[1] == 1):  # not channels-last, as the op has it
-            result = graph.call_method("contiguous", (result,))
-        result.meta["example_value"] = _value(last)
+        result = _in_order(graph, result, last)
     last.replace_all_uses_with(result)
     for position in (chain.activation, chain.add, chain.norm, chain.conv):
         if position is not None:

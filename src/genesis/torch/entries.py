@@ -174,8 +174,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
                 return None
             self.guarded = known
         assert known is not None
-        link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
-        link.source = source
+        link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner, source)
         self.calls += 1
         if input.is_inference():  # it has no version counter
             if modes[:2] != (False, True):

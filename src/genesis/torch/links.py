@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _any_autocast = torch._C._is_any_autocast_enabled
 OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
+NO_NORM = object()
 
 
 @final
@@ -27,7 +28,7 @@ class Link:
     """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "activated", "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes",
+        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes",
         "momentum",
         "norm", "norm_versions", "output", "plan", "ready", "ready_for", "residual", "residual_inner",
         "residual_version", "source", "training", "versions", "weight",
@@ -39,16 +40,15 @@ class Link:
 
     def __init__(
         self, entry: ConvEntry, guarded: GuardedConv, input: Tensor, weight: Tensor, bias: Tensor | None,
-        modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
+        modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None, source: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.entry, self.guarded, self.plan, self.dtype, self.modes = entry, guarded, guarded.plan, guarded.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
         self.inner = inner  # the input's values in channels-last order, if it has them
-        self.source: Tensor | None = None  # the same as a node of the graph
-        self.activated = False  # without a norm: its result has been used
+        self.source = source  # the same as a node of the graph
         self.cast: tuple[Tensor, Tensor | None] | None = None  # weight and bias, cast to dtype
         self.output: Tensor | None = None  # of the convolution, where that could not be deferred
-        self.norm: Any = None  # the tensors of the norm that follows, NormState
+        self.norm: Any = None  # the tensors of the norm that follows, NormState; NO_NORM: an activation did
         self.norm_versions: tuple[int, ...] = ()
         self.known: GuardedNorm | None = None  # launches prepared for this norm by earlier calls
         self.begun: Any = None  # convolution and statistics: BegunConvNorm, or prepared.Begun
@@ -61,9 +61,10 @@ class Link:
     def copy(self, stage: int) -> Link:
         """A link that starts at a stage of this one, for another use of the same result."""
         link = Link(
-            self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
+            self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner,
+            self.source,
         )  # fmt: skip
-        link.output, link.cast, link.source = self.output, self.cast, self.source
+        link.output, link.cast = self.output, self.cast
         if stage:
             link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
             link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
@@ -132,7 +133,7 @@ class Link:
     def activate(self, activation: str, inplace: bool) -> Tensor | Computed:
         """activation(conv), of a convolution that no norm follows."""
         self.check_convolution()
-        self.activated = True
+        self.norm = NO_NORM
         geometry = self.plan.geometry
         if not self.convolution_needs_gradients():
             return self._plain(conv_act.conv_act_values(*self._values(), geometry, activation))

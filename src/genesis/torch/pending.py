@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from genesis.records import NormState
 from genesis.torch import activations
-from genesis.torch.links import Computed, Link, versions_of_norm
+from genesis.torch.links import NO_NORM, Computed, Link, versions_of_norm
 from genesis.torch.modes import Modes, are_current, are_current_for_guarded, current_modes, saved_tensors_hooks
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
 
@@ -123,7 +123,7 @@ def materialize(p: Pending) -> Tensor:
 
 def _compute(p: Pending) -> Tensor:
     link, stage = p.link, p.stage
-    if not stage and type(link) is Link and link.activated:
+    if not stage and type(link) is Link and link.norm is NO_NORM:
         link.entry.is_shared = True
     value = link.compute(stage)
     if stage < 3:
@@ -230,8 +230,6 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     if training and link.output is not None:
         return NOT_HERE
     entry, known = link.entry, None
-    if link.activated:
-        entry.is_shared = True
     if weight is not None and bias is not None and mean is not None and var is not None:
         tensors = norm[:4] if count is None else norm
         known = link.guarded.norm
@@ -247,6 +245,7 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     link.known = known
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms
+        entry.is_shared = entry.is_shared or link.norm is NO_NORM
         link = link.copy(0)
     link.norm, link.training, link.momentum, link.eps = norm, training, momentum, eps
     entry.norm = id(mean if weight is None else weight)
@@ -302,7 +301,7 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     if not stage:
         if link.output is not None or link.entry.is_shared:
             return NOT_HERE
-        if link.activated or link.norm is not None:
+        if link.norm is not None:
             link.entry.is_shared = True
             return NOT_HERE
         y: Tensor | Computed | None = link.activate(activation, inplace)

@@ -130,6 +130,45 @@ class Functional(Block):
         return FUNCTIONS[self.chosen[0]](y if mask is None else y + x)
 
 
+class PaddedConv(nn.Conv2d):
+    """Pads by itself, as timm's Conv2dSame."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv2d(F.pad(input, [0, 1, 0, 1]), self.weight, self.bias, padding="same")
+
+
+class StandardizedConv(nn.Conv2d):
+    """Of a standardised weight, as timm's StdConv2d."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = F.batch_norm(self.weight.reshape(1, CHANNELS, -1), None, None, training=True, eps=1e-3)
+        return torch.conv2d(input, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
+
+
+class OddConv(nn.Conv2d):
+    """Of which each call does something else."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x = F.conv2d(input, self.weight, None, 1, 1)
+        if isinstance(self.bias, Tensor):
+            return x + F.conv2d(input, self.weight.flip(0), self.bias, 1, 1)
+        return F.relu(x) + input
+
+
+class Subclasses(Block):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.c, self.c2 = (
+            rng.choice([PaddedConv, StandardizedConv, OddConv])(
+                CHANNELS, CHANNELS, 3, padding=1, bias=rng.random() < 0.5
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return self.r(self.c2(self.r(self.b(self.c(x)))))
+
+
 class WithoutNorm(Block):
     """Convolutions with an activation and no norm, by layers and by functions."""
 

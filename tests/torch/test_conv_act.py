@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import genesis.torch
 from genesis.torch import dynamo
 from tests.torch.chains import agree, images, pair
-from tests.torch.fuzz_models import FUNCTIONS
+from tests.torch.fuzz_models import FUNCTIONS, OddConv, PaddedConv, StandardizedConv
 from tests.torch.test_activations import LAYERS, kinds
 
 
@@ -139,3 +139,19 @@ def test_in_compiled_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
         x = images()
         torch.testing.assert_close(ours(x), theirs(x))
     assert len(graphs[-1].fused) == 2 * len(theirs.parts)
+
+
+@pytest.mark.parametrize(("kind", "number"), [(PaddedConv, 2), (StandardizedConv, 2), (OddConv, 1)])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_subclasses_that_call_the_function(kind: type[nn.Conv2d], number: int, channels_last: bool) -> None:
+    """As timm's Conv2dSame and StdConv2d."""
+    parts = kind(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), kind(4, 4, 3, padding=1, bias=False), nn.GELU()
+    theirs, ours = pair(nn.Sequential(*parts).double())
+    x = in_order(torch.randn(2, 4, 5, 6, dtype=torch.float64), channels_last)
+    agree(theirs, ours, x, calls=5)
+    fused = genesis.torch.report(ours).fused
+    assert len(fused) == number
+    with torch.no_grad():
+        for model in (theirs, ours):
+            model.eval()
+        torch.testing.assert_close(ours(x), theirs(x))

@@ -21,6 +21,7 @@ from genesis.torch.bridge import call
 from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
+from genesis.torch.operands import operand, plain
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
@@ -32,7 +33,8 @@ from genesis.torch.pending import (
     modes_to_defer,
     pending,
 )  # fmt: skip
-from genesis.torch.shapes import only_contiguous, plan
+from genesis.torch.shapes import only_contiguous
+from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
@@ -144,19 +146,21 @@ class ConvEntry(_Entry[nn.Conv2d]):
             given: Tensor | Computed = input
             if type(input) is Pending:
                 given = input.link if type(input.link) is Computed and input.value is None else materialize(input)
-            link = self._link(conv, given, weight, bias)
+            settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
+            link = self._link(conv, given, weight, bias, settings)
             if link is not None:
                 return pending(link, 0)
         return type(conv)._conv_forward(conv, materialized(input), weight, bias)
 
-    def _link(self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> Link | None:
+    def _link(
+        self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings
+    ) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""
         strides, inner, source = None, None, None
         if type(input) is Computed:
             strides, source = input.plan.strides, input.source
             input, inner = input.take()
         operands = (input, weight) if bias is None else (input, weight, bias)
-        settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
         known = self.guarded
         is_known = known is not None and known.fits(operands, strides, settings)
         modes = modes_to_defer()
@@ -196,7 +200,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         if dtype is None or padding_mode != "zeros":
             return None
         strides = None if only_contiguous(dtype, input.is_cuda) else given_strides or input.stride()
-        how = plan(input.shape, weight.shape, stride, padding, dilation, groups, strides, weight.stride())
+        how = plan_of(input.shape, weight.shape, stride, padding, dilation, groups, strides, weight.stride())
         return None if how is None else GuardedConv(operands, given_strides, settings, how, dtype)
 
     # --- how its results were used ----------------------------------------------------------------------------------
@@ -226,6 +230,35 @@ class ConvEntry(_Entry[nn.Conv2d]):
 
     def stop(self, reason: str) -> None:
         self.active, self.reason = False, reason
+
+
+class ConvCallEntry(ConvEntry):
+    """The forward of a subclass of Conv2d that has one of its own: it defers the F.conv2d that this calls.
+
+    As of timm's StdConv2d and Conv2dSame.
+    """
+
+    def __call__(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        conv = self.original() if is_compiling() else self.owner()
+        forward = type(conv).forward
+        if is_compiling() or not self.active or type(input) not in (Tensor, Pending) or not nothing_intercepts():
+            return forward(conv, materialized(input), *args, **kwargs)
+        given, calls = materialize(input) if type(input) is Pending else input, self.calls
+
+        def defer(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> object:
+            if self.calls > calls:  # another one in the same forward
+                return NOT_HERE
+            link = self._link(conv, x, weight, bias, settings)
+            return NOT_HERE if link is None else pending(link, 0)
+
+        result = plain(forward(conv, operand(given, defer), *args, **kwargs))  # type: ignore[arg-type]
+        if self.calls == calls:
+            self.unfused += 1
+            self.reason = (
+                self.reason or f"{type(conv).__name__} is a subclass of Conv2d, whose forward is not F.conv2d's"
+            )
+            self.active = self.unfused < _PATIENCE
+        return result
 
 
 class NormEntry(_Entry[nn.BatchNorm2d]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from genesis.errors import DTypeError, describe
 from genesis.torch.activations import LAYERS
@@ -10,6 +11,7 @@ from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
     ActivationEntry,
+    ConvCallEntry,
     ConvEntry,
     FrozenNormEntry,
     ModelEntry,
@@ -58,6 +60,8 @@ def fuse(model: nn.Module) -> nn.Module:
         state = module.__dict__
         kind = type(module)
         entry = _FORWARDS.get(kind)
+        if entry is None and issubclass(kind, nn.Conv2d) and not issubclass(kind, LazyModuleMixin):
+            entry = ConvEntry if kind.forward is nn.Conv2d.forward else ConvCallEntry
         if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
             entry = FrozenNormEntry
         if entry is not None and state.keys().isdisjoint((FORWARD, "_conv_forward")):

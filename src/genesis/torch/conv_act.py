@@ -87,8 +87,7 @@ def _differentiable_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> 
     weight, needs, (geometry, activation, _) = weight if given is None else given, ctx.needs_input_grad, ctx.how
     if needs[0] and not x.requires_grad:  # a copy in another dtype
         with torch.no_grad():
-            grads = _gradients(ctx, grad, addend)
-        return not_differentiable(grads)
+            return not_differentiable(_gradients(ctx, grad, addend))
     with torch.enable_grad():  # aliases, lest one operand's gradient takes its way through another
         operands = [None if each is None else each.view_as(each) for each in (x, weight, bias)]
         casts = [None if each is None else each.to(x.dtype) for each in operands]

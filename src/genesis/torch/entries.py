@@ -251,12 +251,11 @@ class ConvCallEntry(ConvEntry):
             link = self._link(conv, x, weight, bias, settings)
             return NOT_HERE if link is None else pending(link, 0)
 
-        result = plain(forward(conv, operand(given, defer), *args, **kwargs))  # type: ignore[arg-type]
+        result = plain(forward(conv, operand(given, defer), *args, **kwargs))
         if self.calls == calls:
             self.unfused += 1
-            self.reason = (
-                self.reason or f"{type(conv).__name__} is a subclass of Conv2d, whose forward is not F.conv2d's"
-            )
+            what = f"{type(conv).__name__} is a subclass of Conv2d that computes something else"
+            self.reason = self.reason or what
             self.active = self.unfused < _PATIENCE
         return result
 

@@ -177,8 +177,10 @@ class WithoutNorm(Block):
         self.chosen = [rng.randrange(len(FUNCTIONS)) for _ in range(2)]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
-        y = self.r(self.c(x))
-        if mask is not None:
+        if mask is None:
+            y = self.r(self.c(x))
+        else:  # PyTorch lets this result change
+            y = F.leaky_relu(self.c(x), 0.2)
             y += mask
         return FUNCTIONS[self.chosen[self.flag]](self.c2(y))
 

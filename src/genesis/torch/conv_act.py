@@ -137,32 +137,23 @@ class _TracedConvAct(torch.autograd.Function):
         return *(each if needed else None for each, needed in zip(grads, needs, strict=True)), *(None,) * 6
 
 
-def _opaque_forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    activation: str, keeps: str | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """y, and what the backward wants: empty where that is y, or where there is none."""
-    geometry = geometry_of(stride, padding, dilation, groups)
-    y, kept = call("conv_act", input, weight, bias, geometry, activation, keeps)
+def _opaque_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    """y, and what the backward wants: empty where that is y, or where there is none. how: GEOMETRY, keeps."""
+    *geometry, activation, keeps = how
+    y, kept = call("conv_act", input, weight, bias, geometry_of(*geometry), activation, keeps)
     kept = y.new_empty(0) if keeps != "input" else laid_out(kept, empty_images(kept.shape, kept))
     return laid_out(y, empty_images(y.shape, y)), kept
 
 
-def _shapes_forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    activation: str, keeps: str | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    y = empty_output(input, weight, stride, padding, dilation)
-    return y, y.new_empty(0) if keeps != "input" else torch.empty_like(y)
+def _shapes_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    y = empty_output(input, weight, *how[:3])
+    return y, y.new_empty(0) if how[-1] != "input" else torch.empty_like(y)
 
 
-def _opaque_backward(
-    grad: Tensor, input: Tensor, weight: Tensor, kept: Tensor, stride: Any, padding: Any, dilation: Any, groups: int,
-    activation: str, needs: Any,
-) -> list[Tensor]:  # fmt: skip
-    """Gradients of input, weight, bias; an empty tensor where none is wanted."""
-    geometry = geometry_of(stride, padding, dilation, groups)
-    grads = call("conv_act_backward", grad, input, weight, kept, geometry, activation, tuple(needs))
+def _opaque_backward(grad: Tensor, input: Tensor, weight: Tensor, kept: Tensor, *how: Any) -> list[Tensor]:
+    """Gradients of input, weight, bias; an empty tensor where none is wanted. how: GEOMETRY, needs."""
+    *geometry, activation, needs = how
+    grads = call("conv_act_backward", grad, input, weight, kept, geometry_of(*geometry), activation, tuple(needs))
     likes = (input, weight, None)
     return [
         grad.new_empty(0) if x is None else x if like is None else laid_out(x, like)

@@ -178,7 +178,9 @@ class ConvEntry(_Entry[nn.Conv2d]):
                 return None
             self.guarded = known
         assert known is not None
-        link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner, source)
+        link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
+        if source is not None:
+            link.source = source
         self.calls += 1
         if input.is_inference():  # it has no version counter
             if modes[:2] != (False, True):

@@ -40,12 +40,12 @@ class Link:
 
     def __init__(
         self, entry: ConvEntry, guarded: GuardedConv, input: Tensor, weight: Tensor, bias: Tensor | None,
-        modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None, source: Tensor | None = None,
+        modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.entry, self.guarded, self.plan, self.dtype, self.modes = entry, guarded, guarded.plan, guarded.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
         self.inner = inner  # the input's values in channels-last order, if it has them
-        self.source = source  # the same as a node of the graph
+        self.source: Tensor | None = None  # the same as a node of the graph
         self.cast: tuple[Tensor, Tensor | None] | None = None  # weight and bias, cast to dtype
         self.output: Tensor | None = None  # of the convolution, where that could not be deferred
         self.norm: Any = None  # the tensors of the norm that follows, NormState; NO_NORM: an activation did
@@ -61,10 +61,9 @@ class Link:
     def copy(self, stage: int) -> Link:
         """A link that starts at a stage of this one, for another use of the same result."""
         link = Link(
-            self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner,
-            self.source,
+            self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
-        link.output, link.cast = self.output, self.cast
+        link.output, link.cast, link.source = self.output, self.cast, self.source
         if stage:
             link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
             link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known

@@ -1,17 +1,21 @@
 """What a short genesis.tune is worth: torchvision's networks, each with empty caches, in a process of its own.
 
     python benchmarks/bench_tuning.py                                 20 seconds for resnet18, resnet50, mobilenet_v2
-    python benchmarks/bench_tuning.py --models resnet50 --budgets 2 5 20 60
+    python benchmarks/bench_tuning.py --models resnet50 --budgets 2 5 20 60 --against 120
+    GENESIS_COMPILERS=0 python benchmarks/bench_tuning.py             compiling in threads
 
 A step is forward, loss and backward of the fused model on a GPU: bfloat16 autocast, channels_last; its time is that of
-its CUDA graph, in which nothing waits for Python. For each budget: how many of its convolutions were tuned, how many to
-the end, how long tuning took with the model's first call, and the step before (in another process, without tuning) and
-after.
+its CUDA graph, in which nothing waits for Python. For each budget: how many of its problems were tuned, how many to the
+end, how many candidates were measured and kernels compiled, in how many seconds of all compilers together; how long
+tuning took, with the model's first call and without; the step after, and how fast it is relative to the step without
+tuning and to that after the budget of --against, each in a process of its own with empty caches. At last, a second
+process on the caches of the largest budget: how long genesis.tune(resume=False) takes, and what it compiles.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -31,23 +35,43 @@ def main() -> int:
     if arguments.one:
         print(json.dumps(measured(arguments.models[0], arguments.budgets[0], arguments)))
         return 0
-    print(f"{'model':<14}  budget     tuned to the end     took     before      after   speed")
     for model in arguments.models:
-        before = in_a_process(model, 0.0, arguments)["step"]
-        for budget in arguments.budgets:
-            row = in_a_process(model, budget, arguments)
-            tuned, took, after = f"{row['tuned']} / {row['all']}", f"{row['seconds']:.1f} s", row["step"]
-            print(
-                f"{model:<14} {budget:>5g} s {tuned:>9} {row['complete']:>10} {took:>8} "
-                f"{before:>7.2f} ms {after:>7.2f} ms {before / after:>6.2f}x",
-                flush=True,
-            )
+        compare(model, arguments)
     return 0
 
 
-def in_a_process(model: str, budget: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """With caches that are empty: Genesis', Triton's and the driver's."""
+def compare(model: str, arguments: argparse.Namespace) -> None:
+    print(
+        f"{model}\n  budget      tuned   to the end   candidates   compiled            took (first call)"
+        "       step   speed   quality"
+    )
     with tempfile.TemporaryDirectory() as folder:
+        untuned = in_a_process(model, 0.0, arguments)["step"]
+        best = in_a_process(model, arguments.against, arguments, folder)
+        for budget in arguments.budgets:
+            show(budget, in_a_process(model, budget, arguments), untuned, best["step"])
+        show(arguments.against, best, untuned, best["step"])
+        again = in_a_process(model, arguments.against, arguments, folder)
+    print(
+        f"  second process: {again['seconds']:.1f} s, {again['all']} problems to tune, "
+        f"{again['compiled']} kernels compiled by others and {again['misses']} by itself",
+        flush=True,
+    )
+
+
+def show(budget: float, row: dict[str, Any], untuned: float, best: float) -> None:
+    compiled = f"{row['compiled']} in {row['compile_seconds']:.0f} s"
+    took = f"{row['seconds'] - row['first']:.1f} s ({row['first']:.1f} s)"
+    print(
+        f"{budget:>6g} s {row['tuned']:>5} / {row['all']:<4} {row['complete']:>8} {row['candidates']:>12} "
+        f"{compiled:>16} {took:>20} {row['step']:>9.2f} ms {untuned / row['step']:>6.2f}x {best / row['step']:>8.3f}",
+        flush=True,
+    )
+
+
+def in_a_process(model: str, budget: float, arguments: argparse.Namespace, folder: str | None = None) -> dict[str, Any]:
+    """With caches that are empty, or in a folder: Genesis', Triton's and the driver's."""
+    with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as folder:
         caches = {
             "GENESIS_CACHE_DIR": f"{folder}/genesis", "TRITON_CACHE_DIR": f"{folder}/triton",
             "CUDA_CACHE_PATH": f"{folder}/driver",
@@ -84,12 +108,25 @@ def measured(name: str, budget: float, arguments: argparse.Namespace) -> dict[st
 
     if budget == 0:
         return {"step": milliseconds(step)}
+    from triton import knobs
+
+    misses: list[str] = []  # compiled in this process
+    knobs.compilation.listener = lambda **told: None if told["cache_hit"] else misses.append(told["src"].name)
+    ends: list[float] = []
+
+    def first() -> None:
+        step()
+        torch.cuda.synchronize()
+        ends.append(time.perf_counter())
+
     start = time.perf_counter()
-    report = genesis.tune(step, budget=budget)
-    seconds = time.perf_counter() - start
+    report = genesis.tune(first, budget=budget, resume=False)
+    seconds, num_misses = time.perf_counter() - start, len(misses)
     return {
-        "tuned": len(report), "all": len(report) + report.num_left, "seconds": seconds,
-        "complete": sum(outcome.complete for outcome in report.outcomes), "step": milliseconds(step),
+        "tuned": len(report), "all": len(report) + report.num_left, "seconds": seconds, "first": ends[0] - start,
+        "complete": sum(outcome.complete for outcome in report.outcomes), "misses": num_misses,
+        "candidates": sum(outcome.num_measured for outcome in report.outcomes),
+        "compiled": report.num_compiled, "compile_seconds": report.compile_seconds, "step": milliseconds(step),
     }  # fmt: skip
 
 
@@ -120,6 +157,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=_MODELS, help="of torchvision")
     parser.add_argument("--budgets", type=float, nargs="+", default=[20.0], help="seconds")
+    parser.add_argument("--against", type=float, default=120.0, help="seconds, whose result is the measure of quality")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")

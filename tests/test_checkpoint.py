@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -23,6 +24,7 @@ import genesis
 from genesis import dtypes
 from genesis.checkpoint import read_metadata
 from genesis.errors import CheckpointError, DTypeError
+from genesis.settings import override
 
 
 @pytest.fixture
@@ -318,7 +320,7 @@ def test_files_of_other_kinds_are_refused(path: Path) -> None:
             genesis.load(path)
     torch.save({"t": torch.ones(2)}, path)
     with pytest.raises(CheckpointError, match=r"a PyTorch checkpoint\? try genesis\.load_torch"):
-        genesis.load(path)
+        read_metadata(path)
     with pytest.raises(FileNotFoundError):
         genesis.load(path.with_name("absent"))
 
@@ -398,7 +400,7 @@ def test_nothing_is_executed(path: Path) -> None:
     path.write_bytes(pickle.dumps(bomb))
     with pytest.raises(CheckpointError, match="refused"):
         genesis.load_torch(path)
-    with pytest.raises(CheckpointError, match="not a complete safetensors file"):
+    with pytest.raises(CheckpointError, match="refused"):
         genesis.load(path)
     assert not witness.exists()
     os.system(f"touch {witness}")  # the command itself would have left its trace
@@ -418,3 +420,42 @@ def test_damaged_files_of_pytorch_are_refused(path: Path) -> None:
         torch.save([tensor], path)
         with pytest.raises(CheckpointError, match="contains an unsupported tensor"):
             genesis.load_torch(path)
+
+
+# --- file objects, and torch.load's arguments -------------------------------------------------------------------------
+
+
+def test_file_objects(path: Path) -> None:
+    state = {"weight": genesis.arange(6.0).reshape(2, 3), "step": 3}
+    buffer = io.BytesIO()
+    genesis.save(state, buffer)
+    genesis.save(state, path)
+    assert buffer.getvalue() == path.read_bytes()
+    buffer.seek(0)
+    assert str(genesis.load(buffer)) == str(state)
+    with open(path, "wb") as file:
+        genesis.save(state, file)
+    with open(path, "rb") as file:
+        assert str(genesis.load(file, map_location="cpu", weights_only=True)) == str(state)
+    with pytest.raises(CheckpointError, match=r"^the file object: empty"):
+        genesis.load(buffer)
+    with pytest.raises(CheckpointError, match=r"^the file object: not a complete safetensors file"):
+        genesis.load(io.BytesIO(buffer.getvalue()[:-1]))
+    for call in (genesis.load, lambda file: genesis.save(state, file)):
+        with pytest.raises(DTypeError, match=r"argument 'path': expected a path or a binary file object, got int"):
+            call(3)
+
+
+@pytest.mark.parametrize("where", [None, "cpu", genesis.device("cpu"), {"cuda:0": "cpu"}, lambda storage, at: storage])
+def test_files_of_pytorch_are_recognized(path: Path, where: Any) -> None:
+    torch.save({"t": torch.ones(2)}, path)
+    assert str(genesis.load(path, where)) == "{'t': tensor([1., 1.])}"
+    assert str(genesis.load(io.BytesIO(path.read_bytes()), map_location=where)) == "{'t': tensor([1., 1.])}"
+    assert str(genesis.load_torch(io.BytesIO(path.read_bytes()))) == "{'t': tensor([1., 1.])}"
+
+
+def test_map_location_is_a_device(path: Path) -> None:
+    genesis.save([genesis.ones(2)], path)
+    with override(cuda="simulated"):
+        assert genesis.load(path, "cuda")[0].is_cuda
+        assert genesis.load(path, map_location={"cpu": "cuda"})[0].is_cuda

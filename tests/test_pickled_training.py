@@ -78,7 +78,9 @@ def test_every_optimizer_is_there() -> None:
     classes = {
         name for name, kind in vars(optim).items() if inspect.isclass(kind) and issubclass(kind, optim.Optimizer)
     }
-    assert classes - {"Optimizer"} == set(OPTIMIZERS)
+    assert classes - {"Optimizer", "Muon"} == set(
+        OPTIMIZERS
+    )  # Muon takes matrices alone, which these networks have not
 
 
 def step(net: nn.Module, optimizer: optim.Optimizer, schedule: Any, scaler: Any, seed: int) -> None:

@@ -11,14 +11,18 @@ import torch
 
 import genesis
 from tests.conformance import second_order
-from tests.conformance.opinfo import NAMES, OPS
+from tests.conformance.opinfo import ITS_WARNINGS, NAMES, OPS
+
+REFUSED = {"prod", "nn.functional.ctc_loss"}  # samples that are refused by name
+NOT_COMPARED = {"nn.functional.linear_cross_entropy"}  # PyTorch's computes its gradients in the forward, as constants
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in OPS])
+@pytest.mark.filterwarnings(*ITS_WARNINGS)
+@pytest.mark.parametrize("name", [name for name in NAMES if name in OPS and name not in NOT_COMPARED])
 def test_samples(name: str) -> None:
     """One of each op; `python -m tests.conformance.second_order` compares them all."""
     counts = second_order.check_op(name, most=1)
-    assert name == "prod" or not any("refused" in what for what in counts), counts
+    assert name in REFUSED or not any("refused" in what for what in counts), counts
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:

@@ -31,6 +31,8 @@ from genesis.settings import Settings, override, settings
         ("GENESIS_TUNE", "nan", "a number of seconds, at least 0, got 'nan'"),
         ("GENESIS_WORKSPACE", "1e3", "a whole number of MiB, at least 0, got '1e3'"),
         ("GENESIS_WORKSPACE", "9" * 5000, "a whole number of MiB, at least 0, got '999"),
+        ("GENESIS_COMPILERS", "-1", "auto or a whole number, at least 0, got '-1'"),
+        ("GENESIS_COMPILERS", "all", "auto or a whole number, at least 0, got 'all'"),
         ("GENESIS_DETERMINISTIC", "true", "0 or 1, got 'true'"),
     ],
 )

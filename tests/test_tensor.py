@@ -176,7 +176,7 @@ def test_numbers() -> None:
     assert (int(x), float(x), bool(x), operator.index(x)) == (3, 3.0, True, 3)
     assert [10, 11, 12, 13][x] == 13
     assert f"{genesis.tensor(2.5):.2f}" == "2.50"
-    assert f"{x}" == "tensor(3)"
+    assert f"{x}" == "3"  # as in PyTorch: that of the number
     with pytest.raises(DTypeError, match=r"index: argument 'self': expected one integer, got genesis\.float32"):
         operator.index(genesis.tensor(1.0))
     with pytest.raises(ValueError, match=r"item: argument 'self': expected one element, got 2 \(shape \(2,\)\)"):

@@ -118,11 +118,16 @@ from genesis.graphs import compile as compile
 from genesis.interop import from_dlpack as from_dlpack
 from genesis.interop import from_torch as from_torch
 from genesis.interop import load_torch as load_torch
+from genesis.linalg import cholesky as cholesky
+from genesis.linalg import det as det
+from genesis.linalg import inverse as inverse
+from genesis.linalg import logdet as logdet
+from genesis.linalg import slogdet as slogdet
 from genesis.ndarray import Device as Device
 from genesis.precision import float32_precision as float32_precision
 from genesis.precision import get_float32_precision as get_float32_precision
 from genesis.precision import set_float32_precision as set_float32_precision
-from genesis.queries import Size as Size
+from genesis.printing import set_printoptions as set_printoptions
 from genesis.queries import can_cast as can_cast
 from genesis.queries import is_complex as is_complex
 from genesis.queries import is_floating_point as is_floating_point
@@ -146,7 +151,18 @@ from genesis.random import randn as randn
 from genesis.random import randn_like as randn_like
 from genesis.random import randperm as randperm
 from genesis.random import set_rng_state as set_rng_state
+from genesis.shapes import Size as Size
 from genesis.tensor import Tensor as Tensor
+from genesis.tensor_types import BFloat16Tensor as BFloat16Tensor
+from genesis.tensor_types import BoolTensor as BoolTensor
+from genesis.tensor_types import ByteTensor as ByteTensor
+from genesis.tensor_types import CharTensor as CharTensor
+from genesis.tensor_types import DoubleTensor as DoubleTensor
+from genesis.tensor_types import FloatTensor as FloatTensor
+from genesis.tensor_types import HalfTensor as HalfTensor
+from genesis.tensor_types import IntTensor as IntTensor
+from genesis.tensor_types import LongTensor as LongTensor
+from genesis.tensor_types import ShortTensor as ShortTensor
 
 bool, promote_types = bool_, promote
 dtype = DType  # PyTorch's names of the types

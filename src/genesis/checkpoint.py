@@ -10,19 +10,21 @@ import base64
 import json
 import os
 import reprlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from genesis import dtypes, tensor_files
 from genesis.dtypes import DType
 from genesis.errors import CheckpointError, DTypeError, OutOfMemoryError, describe
-from genesis.files import replaced
+from genesis.files import Source, kind_of_start, reading, replaced
+from genesis.interop import read_torch
 from genesis.ndarray import CPU, Device, NDArray
 from genesis.tensor import Tensor
+
+MapLocation: TypeAlias = str | Device | Mapping[str, str | Device] | Callable[..., object] | None
 
 FORMAT = 1
 _TREE, _FORMAT = "genesis.tree", "genesis.format"  # our entries in the file's metadata
@@ -31,7 +33,7 @@ MAX_DEPTH = 100  # of containers in containers
 _MAX_BITS = 14_000  # Python reads integers of up to 4,300 digits
 
 
-def save(obj: object, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+def save(obj: object, path: Source, metadata: Mapping[str, str] | None = None) -> None:
     """Write a state to path atomically, through a temporary file next to it.
 
     An interruption at any moment, kill -9 and a full disk included, leaves the old file as it was; a kill may also
@@ -40,7 +42,8 @@ def save(obj: object, path: str | os.PathLike[str], metadata: Mapping[str, str] 
     Args:
         obj: a module (its state_dict() is saved), or any nesting of dictionaries, lists and tuples of tensors, numbers,
             strings, bytes and None.
-        path: the file, usually ending in ".safetensors". An existing one keeps its permissions.
+        path: the file, usually ending in ".safetensors". An existing one keeps its permissions. Or a binary file
+            object, as io.BytesIO, which is written at its position.
         metadata: strings to store with it; see read_metadata().
     Raises: DTypeError: obj holds something else. ValueError: it could not be read back: a tensor's key or metadata that
         is not Unicode text (file names may not be); nesting deeper than 100; more than 100 MB outside of tensors.
@@ -58,6 +61,11 @@ def save(obj: object, path: str | os.PathLike[str], metadata: Mapping[str, str] 
     tree = packed.pack(obj, ())
     notes = _checked_notes(metadata or {}) | {_FORMAT: str(FORMAT), _TREE: json.dumps(tree)}
     header, arrays = tensor_files.header_of(packed.tensors, notes)
+    if not isinstance(path, str | os.PathLike):
+        if not hasattr(path, "write"):
+            raise DTypeError(describe("save", "path", "a path or a binary file object", type(path).__name__))
+        tensor_files.write(path, header, arrays)
+        return
     with replaced(path, make_folder=False) as temporary, open(temporary, "wb") as file:
         tensor_files.write(file, header, arrays)
         file.flush()
@@ -65,12 +73,17 @@ def save(obj: object, path: str | os.PathLike[str], metadata: Mapping[str, str] 
     _sync_folder(temporary.parent)
 
 
-def load(path: str | os.PathLike[str], device: str | Device | None = None) -> Any:
-    """Load what save() wrote to path; from another program's safetensors file, a dictionary of its tensors.
+def load(
+    path: Source, map_location: MapLocation = None, *, device: str | Device | None = None, weights_only: bool = True
+) -> Any:  # fmt: skip
+    """Load what save() or torch.save() wrote to path; from any safetensors file, a dictionary of its tensors.
 
     Args:
-        path: the file.
-        device: of the tensors; default: the CPU.
+        path: the file, or a binary file object, which is read to its end.
+        map_location: the device of the tensors, as in PyTorch: a device; a dictionary whose entry for "cpu" is one; a
+            function, which is taken for the usual `lambda storage, location: storage`, the CPU. Default: the CPU.
+        device: the same, by Genesis' name.
+        weights_only: no code in a file is ever run, whatever this says.
     Returns: what was saved; a module's state_dict for a module.
     Raises: CheckpointError: the file is incomplete, not a safetensors file, or written by a newer Genesis.
         FileNotFoundError: there is none.
@@ -82,9 +95,14 @@ def load(path: str | os.PathLike[str], device: str | Device | None = None) -> An
         >>> {name: tensor.shape for name, tensor in genesis.load(path).items()}
         {'weight': (1, 2), 'bias': (1,)}
     """
-    target = CPU if device is None else Device(device)
-    with _opened(path) as (file, header, notes, start):
-        arrays = tensor_files.read_tensors(path, file, header, start)
+    target = _target(device if map_location is None else map_location)
+    with reading(path) as (name, file):
+        is_torch = kind_of_start(file.read(9)) == "torch"
+        file.seek(0)
+        if is_torch:
+            return read_torch(name, file, target)
+        header, notes, start = _read_header(name, file)
+        arrays = tensor_files.read_tensors(name, file, header, start)
     try:
         tensors = {name: Tensor(array.to_device(target)) for name, array in arrays.items()}
     except OutOfMemoryError as error:
@@ -97,24 +115,27 @@ def load(path: str | os.PathLike[str], device: str | Device | None = None) -> An
         raise CheckpointError(f"{path}: damaged: its tree does not match its tensors ({_shortened(error)})") from None
 
 
-def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+def _target(place: MapLocation) -> Device:
+    if isinstance(place, Mapping):
+        place = place.get("cpu")
+    return CPU if place is None or callable(place) else Device(place)
+
+
+def read_metadata(path: Source) -> dict[str, str]:
     """Read the metadata that was passed to save()."""
-    with _opened(path) as (_, _, notes, _):
+    with reading(path) as (name, file):
+        _, notes, _ = _read_header(name, file)
         return {key: value for key, value in notes.items() if key not in (_TREE, _FORMAT)}
 
 
-@contextmanager
-def _opened(
-    path: str | os.PathLike[str],
-) -> Iterator[tuple[BinaryIO, tensor_files.Header, dict[str, str], int]]:
-    """The file, its header, its metadata, and where the elements start; of a format that we can read."""
-    with open(path, "rb") as file:
-        header, notes, start = tensor_files.read_header(path, file)
-        written = notes.get(_FORMAT, str(FORMAT))
-        if written not in map(str, range(1, FORMAT + 1)):
-            reads = f"this Genesis reads up to {FORMAT}; update Genesis"
-            raise CheckpointError(f"{path}: written in format {_shortened(written)}, {reads}")
-        yield file, header, notes, start
+def _read_header(name: str, file: BinaryIO) -> tuple[tensor_files.Header, dict[str, str], int]:
+    """The header, the metadata, and where the elements start, of a format that we can read."""
+    header, notes, start = tensor_files.read_header(name, file)
+    written = notes.get(_FORMAT, str(FORMAT))
+    if written not in map(str, range(1, FORMAT + 1)):
+        reads = f"this Genesis reads up to {FORMAT}; update Genesis"
+        raise CheckpointError(f"{name}: written in format {_shortened(written)}, {reads}")
+    return header, notes, start
 
 
 def _checked_notes(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import functools
+import io
 import os
 import re
 import secrets
@@ -12,7 +13,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal, TypeAlias
+
+from genesis.errors import DTypeError, describe
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp", re.DOTALL)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # a file system without them: all go on without
@@ -20,6 +23,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # a file system with
 
 MAX_HEADER = 100_000_000  # bytes of a safetensors file that are no elements; its library refuses more
 _PICKLE_PROTOCOLS = range(2, 6)
+
+Source: TypeAlias = str | os.PathLike[str] | BinaryIO  # a path, or a file object: io.BytesIO, open(path, "rb")
 
 
 def kind_of(path: str | os.PathLike[str]) -> Literal["safetensors", "torch"] | None:
@@ -29,11 +34,27 @@ def kind_of(path: str | os.PathLike[str]) -> Literal["safetensors", "torch"] | N
     has, behind a length that a header can have, the brace with which the header begins.
     """
     with open(path, "rb") as file:
-        start = file.read(9)
+        return kind_of_start(file.read(9))
+
+
+def kind_of_start(start: bytes) -> Literal["safetensors", "torch"] | None:
+    """Recognize a file by its first 9 bytes. See kind_of."""
     if start[8:] == b"{" and 2 <= int.from_bytes(start[:8], "little") <= MAX_HEADER:
         return "safetensors"
     is_pickle = start[:1] == b"\x80" and start[1:2] and start[1] in _PICKLE_PROTOCOLS
     return "torch" if is_pickle or start.startswith(b"PK\x03\x04") else None
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[tuple[str, BinaryIO]]:
+    """The name of a file for messages, and the file, opened; of a file object what is left of it, in memory."""
+    if isinstance(source, str | os.PathLike):
+        with open(source, "rb") as file:
+            yield os.fspath(source), file
+    elif hasattr(source, "read"):
+        yield str(getattr(source, "name", "the file object")), io.BytesIO(source.read())
+    else:
+        raise DTypeError(describe("load", "path", "a path or a binary file object", type(source).__name__))
 
 
 # --- replacing --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from genesis import dtypes
 from genesis import functional as F
@@ -16,9 +16,8 @@ from genesis.autograd import Tensor
 from genesis.autograd.in_place import change, overwrites, require_changeable
 from genesis.autograd.modes import state
 from genesis.dtypes import Number
-from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.errors import GraphError, ShapeError, describe
 from genesis.methods import Methods
-from genesis.ndarray import NDArray
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Tensor)
@@ -124,51 +123,6 @@ class InPlace(Methods):
         diagonal: Tensor = F.diagonal(self)  # type: ignore[arg-type]
         diagonal.fill_(fill_value)
         return self
-
-    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
-        """Fill with draws from the uniform distribution over [low, high).
-
-        Args:
-            low, high: bounds; low ≤ high.
-        Raises: ValueError: high < low. DTypeError: self is not floating.
-
-        Example:
-            >>> bool((genesis.empty(100).uniform_(2.0, 3.0) >= 2).all())
-            True
-        """
-        if not low <= high:
-            raise ValueError(describe("uniform_", "high", f"at least low ({low})", high))
-        return self._change(_drawn, "rand", high - low, low)
-
-    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Fill with draws from the normal distribution.
-
-        Args:
-            mean, std: of the distribution; std ≥ 0.
-        Raises: ValueError: std < 0. DTypeError: self is not floating.
-
-        Example:
-            >>> genesis.empty(2).normal_(mean=3.0, std=0.0).tolist()
-            [3.0, 3.0]
-        """
-        if not std >= 0:
-            raise ValueError(describe("normal_", "std", "at least 0", std))
-        return self._change(_drawn, "randn", std, mean)
-
-    def bernoulli_(self, p: float | Tensor = 0.5) -> Self:
-        """Fill with draws that are 1 with probability p, else 0.
-
-        Args:
-            p: in [0, 1]; a number, or a tensor of probabilities that broadcasts to self.
-        Raises: ValueError: a number that is no probability.
-
-        Example:
-            >>> genesis.empty(2).bernoulli_(1.0).tolist()
-            [1.0, 1.0]
-        """
-        if not isinstance(p, Tensor) and not 0 <= p <= 1:
-            raise ValueError(describe("bernoulli_", "p", "a probability in [0, 1]", p))
-        return self._change(_tossed, p)
 
     # --- element-wise -------------------------------------------------------------------------------------------------
 
@@ -357,20 +311,3 @@ def _filled(target: Tensor, value: Tensor | Number) -> Tensor:
     if value.array.ndim:
         raise ShapeError(describe("fill_", "value", "a number or a 0-d tensor", f"shape {value.array.shape}"))
     return _copied(target, value)
-
-
-@overwrites("bernoulli_")
-def _tossed(target: Tensor, p: float | Tensor) -> Tensor:
-    array = target.array
-    draws = NDArray.random("rand", array.device, array.shape, None, dtypes.float32)
-    return target._like(draws.lt(p.array if isinstance(p, Tensor) else p).to(array.dtype))
-
-
-@overwrites("rand")
-def _drawn(target: Tensor, op: Literal["rand", "randn"], scale: float, shift: float) -> Tensor:
-    """scale · draws + shift, in target's shape and dtype."""
-    array = target.array
-    if not array.dtype.is_floating_point:
-        raise DTypeError(describe(op, "self", "a floating dtype", array.dtype))
-    draws = NDArray.random(op, array.device, array.shape, None, array.dtype)
-    return target._like(draws.mul(scale).add(shift))

@@ -12,7 +12,7 @@ from genesis import dtypes
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
 from genesis.errors import CheckpointError, DeviceError, DTypeError, OutOfMemoryError, describe
-from genesis.files import kind_of
+from genesis.files import Source, kind_of_start, reading
 from genesis.ndarray import CPU, Device, NDArray, backend_of
 
 if TYPE_CHECKING:
@@ -110,13 +110,13 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
     return result
 
 
-def load_torch(path: str | os.PathLike[str], device: str | Device | None = None) -> Any:
+def load_torch(path: Source, device: str | Device | None = None) -> Any:
     """Load what torch.save() wrote to path, as Genesis tensors: checkpoints of PyTorch and torchvision.
 
     torch.load(weights_only=True) reads the file; it builds tensors and plain values and runs no code from it.
 
     Args:
-        path: the file.
+        path: the file, or a binary file object.
         device: of the tensors; default: the CPU.
     Returns: its dictionaries, lists and values, with Genesis tensors.
     Raises: CheckpointError: the file is damaged, or contains objects that only running its code could restore.
@@ -129,32 +129,37 @@ def load_torch(path: str | os.PathLike[str], device: str | Device | None = None)
         >>> genesis.load_torch(path)
         {'weight': tensor([1., 1.])}
     """
+    with reading(path) as (name, file):
+        return read_torch(name, file, CPU if device is None else Device(device))
+
+
+def read_torch(path: str, file: BinaryIO, device: Device) -> Any:
+    """Read what torch.save() wrote to a file that is open; path is its name in messages. See load_torch."""
     import torch
 
-    path = os.fspath(path)
-    if kind_of(path) == "safetensors":
+    is_safetensors = kind_of_start(file.read(9)) == "safetensors"
+    file.seek(0)
+    if is_safetensors:
         raise CheckpointError(f"{path}: not a PyTorch checkpoint, but a safetensors file; use genesis.load")
-    with open(path, "rb") as file:  # a file, as torch.load would judge by the ending of a name
-        _check_archive(path, file)
-        try:
-            loaded = torch.load(file, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            reason = str(error).partition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or str(error)
-            raise CheckpointError(
-                f"{path}: refused: it is damaged, or contains objects that only running its code could restore "
-                f"({reason})"
-            ) from None
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # which is a place before the beginning, where a part is missing
-                error.filename = path
-                raise
-            raise CheckpointError(f"{path}: not a complete PyTorch checkpoint (its end is missing)") from None
-        except Exception as error:  # a damaged archive fails in as many ways as there are places in it
-            if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-                raise OutOfMemoryError(f"{path}: not enough memory for its tensors") from None
-            raise CheckpointError(f"{path}: not a complete PyTorch checkpoint ({error})") from None
+    _check_archive(path, file)
     try:
-        return _from_torch_tree(loaded, path, CPU if device is None else Device(device), {})
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).partition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or str(error)
+        raise CheckpointError(
+            f"{path}: refused: it is damaged, or contains objects that only running its code could restore ({reason})"
+        ) from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which is a place before the beginning, where a part is missing
+            error.filename = path
+            raise
+        raise CheckpointError(f"{path}: not a complete PyTorch checkpoint (its end is missing)") from None
+    except Exception as error:  # a damaged archive fails in as many ways as there are places in it
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            raise OutOfMemoryError(f"{path}: not enough memory for its tensors") from None
+        raise CheckpointError(f"{path}: not a complete PyTorch checkpoint ({error})") from None
+    try:
+        return _from_torch_tree(loaded, path, device, {})
     except RecursionError:
         raise CheckpointError(f"{path}: its containers are nested too deeply, or contain themselves") from None
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import genesis.functional as F
+from genesis.autograd import Tensor
 from genesis.errors import ShapeError, describe
 from genesis.functional import matmul as matmul
-from genesis.tensor import Tensor
 
 
 class LinAlgError(RuntimeError):
@@ -173,6 +173,9 @@ def inv(A: Tensor) -> Tensor:
     return _eliminated("inv", A, ones)[0]
 
 
+inverse = inv
+
+
 def det(A: Tensor) -> Tensor:
     """The determinants of square matrices.
 
@@ -187,7 +190,7 @@ def det(A: Tensor) -> Tensor:
         8.0
     """
     _square("det", A)
-    return _eliminated("det", A, None)[1]
+    return _eliminated("det", A, None)[1].prod(-1)
 
 
 def _square(op: str, A: Tensor) -> int:
@@ -199,21 +202,21 @@ def _square(op: str, A: Tensor) -> int:
 
 
 def _eliminated(op: str, A: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Gauss and Jordan's elimination of (A | B): what B becomes, and the determinant of A."""
+    """Gauss and Jordan's elimination of (A | B): what B becomes, and the pivots, whose product is the determinant."""
     size = A.shape[-1]
     if B is not None:
         batch = F.broadcast_shapes(A.shape[:-2], B.shape[:-2])
         A, B = A.expand((*batch, *A.shape[-2:])), B.expand((*batch, *B.shape[-2:]))
     table = A if B is None else F.cat([A, B], -1)
-    determinant = A.new_ones(A.shape[:-2])
+    pivots = []
     for number in range(size):
         column = table[..., number:, number].detach().abs()
         pivot = column.argmax(-1, keepdim=True) + number  # (…, 1)
         order = _exchanged(pivot, number, size)
         table = table.take_along_dim(order.unsqueeze(-1).expand(table.shape), -2)
         head = table[..., number, number]
-        determinant = determinant * F.where(pivot.squeeze(-1) == number, head, -head)
-        row = table[..., number, :] / head.unsqueeze(-1)
+        pivots.append(F.where(pivot.squeeze(-1) == number, head, -head))
+        row = table[..., number, :] / F.where(head == 0, 1.0, head).unsqueeze(-1)
         factor = table[..., :, number].unsqueeze(-1)
         if B is None:
             table = table - F.select_scatter(factor, factor[..., number, :] * 0, -2, number) * row.unsqueeze(-2)
@@ -221,10 +224,10 @@ def _eliminated(op: str, A: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
             cleared = table - factor * row.unsqueeze(-2)
             table = F.select_scatter(cleared, row, -2, number)
     if B is None:
-        return table, determinant if size else determinant + A.sum((-2, -1))
-    if not bool((determinant.detach() != 0).all()):
+        return table, F.stack(pivots, -1) if size else A.sum(-1)
+    if size and not bool((F.stack(pivots).detach() != 0).all()):
         raise LinAlgError(f"{op}: argument 'A': expected regular matrices, got a singular one")
-    return table[..., size:], determinant
+    return table[..., size:], A
 
 
 def _exchanged(pivot: Tensor, number: int, size: int) -> Tensor:
@@ -232,3 +235,64 @@ def _exchanged(pivot: Tensor, number: int, size: int) -> Tensor:
     places = pivot.new_tensor(list(range(size))).expand((*pivot.shape[:-1], size))
     swapped = F.where(places == pivot, number, places)
     return F.where(places == number, pivot, swapped)
+
+
+def slogdet(A: Tensor) -> tuple[Tensor, Tensor]:
+    """The sign of the determinant, and the logarithm of its magnitude, −∞ of singular matrices.
+
+    Args:
+        A: (…, N, N), floating.
+    Returns: two tensors of the batch's shape.
+    Raises: ShapeError: not square.
+    Grad: A, of the logarithm.
+
+    Example:
+        >>> sign, value = genesis.linalg.slogdet(genesis.tensor([[0.0, 1.0], [1.0, 0.0]]))
+        >>> sign.item(), value.item()
+        (-1.0, 0.0)
+    """
+    _square("slogdet", A)
+    pivots = _eliminated("slogdet", A, None)[1] if A.shape[-1] else A.sum(-1)  # of nothing: 1, whose logarithm is 0
+    return pivots.sign().prod(-1), pivots.abs().log().sum(-1)
+
+
+def logdet(A: Tensor) -> Tensor:
+    """The logarithm of the determinant: NaN where that is negative. See `genesis.linalg.det`."""
+    sign, value = slogdet(A)
+    return F.where(sign < 0, float("nan"), value)
+
+
+def matrix_norm(
+    A: Tensor, ord: str | float = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False
+) -> Tensor:  # fmt: skip
+    """The norm of matrices: "fro", or ±1 and ±∞ of sums of magnitudes along columns and rows.
+
+    Args:
+        A: any shape, floating.
+        ord: which norm; those by singular values ("nuc", ±2) are refused.
+        dim: the two dimensions of the matrices.
+        keepdim: keep dim, with size 1.
+    Returns: the shape of A without dim.
+    Raises: NotImplementedError: a norm by singular values.
+
+    Example:
+        >>> genesis.linalg.matrix_norm(genesis.tensor([[3.0, -4.0], [0.0, 0.0]]), 1).item()
+        4.0
+    """
+    if ord == "fro":
+        return F.norm(A, 2.0, dim, keepdim)
+    if ord not in (1, -1, float("inf"), -float("inf")):
+        raise NotImplementedError(f"matrix_norm: ord={ord!r} needs singular values, which no backend has")
+    rows, columns = dim if abs(ord) == 1 else dim[::-1]
+    sums = A.abs().sum(rows, keepdim=True)
+    found = sums.amax(columns, keepdim=True) if ord > 0 else sums.amin(columns, keepdim=True)
+    return found if keepdim else found.squeeze(dim)
+
+
+def norm(
+    A: Tensor, ord: str | float | None = None, dim: int | tuple[int, int] | None = None, keepdim: bool = False
+) -> Tensor:  # fmt: skip
+    """vector_norm, or matrix_norm where ord is given for a matrix or for two dimensions, as in PyTorch."""
+    if ord is not None and (isinstance(dim, tuple) or (dim is None and A.ndim == 2)):
+        return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim)
+    return vector_norm(A, 2.0 if ord is None else float(ord), dim, keepdim)

@@ -5,180 +5,40 @@ They stand apart from tensor.py because they need nothing of it; a method `float
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from genesis import dtypes
 from genesis import functional as F
-from genesis.autograd import Tensor
-from genesis.dtypes import DType, Number
+from genesis import linalg
+from genesis.adapted import (
+    expand,
+    expand_as,
+    flip,
+    permute,
+    rdiv,
+    repeat,
+    reshape,
+    reshape_as,
+    rfloor_divide,
+    rlshift,
+    rmatmul,
+    rpow,
+    rremainder,
+    rrshift,
+    rsub,
+    tile,
+    to_bfloat16,
+    to_bool,
+    to_float16,
+    to_float32,
+    to_float64,
+    to_int8,
+    to_int16,
+    to_int32,
+    to_int64,
+    to_uint8,
+    view,
+    view_as,
+    where,
+)
 from genesis.properties import Properties
-
-# --- what differs from its function in the order of the arguments -----------------------------------------------------
-
-
-def where(self: Tensor, condition: Tensor, other: Tensor | Number) -> Tensor:
-    """self where condition is true, else other.
-
-    Args:
-        condition: bool, a shape that broadcasts with self.
-        other: a tensor that broadcasts with self, or a number.
-    Returns: the common shape, in the promoted dtype.
-    Raises: as F.where.
-
-    Example:
-        >>> genesis.tensor([1.0, -2.0]).where(genesis.tensor([True, False]), 0.0).tolist()
-        [1.0, 0.0]
-    """
-    return F.where(condition, self, other)
-
-
-def rsub(self: Tensor, other: Number) -> Tensor:
-    return F.sub(other, self)
-
-
-def rdiv(self: Tensor, other: Number) -> Tensor:
-    return F.div(other, self)
-
-
-def rfloor_divide(self: Tensor, other: Number) -> Tensor:
-    return F.floor_divide(other, self)
-
-
-def rremainder(self: Tensor, other: Number) -> Tensor:
-    return F.remainder(other, self)
-
-
-def rpow(self: Tensor, other: Number) -> Tensor:
-    return F.pow(other, self)
-
-
-def rlshift(self: Tensor, other: Number) -> Tensor:
-    return F.bitwise_left_shift(other, self)
-
-
-def rrshift(self: Tensor, other: Number) -> Tensor:
-    return F.bitwise_right_shift(other, self)
-
-
-def rmatmul(self: Tensor, other: Tensor) -> Tensor:
-    return F.matmul(other, self)
-
-
-# --- sizes and dimensions: one by one, as one sequence, or by keyword -------------------------------------------------
-
-
-def reshape(self: Tensor, *given: int | Sequence[int], shape: Sequence[int] | None = None) -> Tensor:
-    """The same elements in another shape: a view if the strides allow one, else a copy. See `F.reshape`."""
-    return F.reshape(self, sizes_of(given if shape is None else (*given, shape)))
-
-
-def view(self: Tensor, *given: int | Sequence[int], size: Sequence[int] | None = None) -> Tensor:
-    """The same memory in another shape; an error where only a copy could show it. See `F.view`."""
-    return F.view(self, sizes_of(given if size is None else (*given, size)))
-
-
-def permute(self: Tensor, *given: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:
-    """A view with the dimensions in another order. See `F.permute`."""
-    return F.permute(self, sizes_of(given if dims is None else (*given, dims)))
-
-
-def expand(self: Tensor, *given: int | Sequence[int], size: Sequence[int] | None = None) -> Tensor:
-    """A view that repeats dimensions of size 1. See `F.expand`."""
-    return F.expand(self, sizes_of(given if size is None else (*given, size)))
-
-
-def repeat(self: Tensor, *given: int | Sequence[int], repeats: Sequence[int] | None = None) -> Tensor:
-    """A copy, repeated along each dimension. See `F.repeat`."""
-    return F.repeat(self, sizes_of(given if repeats is None else (*given, repeats)))
-
-
-def tile(self: Tensor, *given: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:
-    """A copy, repeated along the last dimensions. See `F.tile`."""
-    return F.tile(self, sizes_of(given if dims is None else (*given, dims)))
-
-
-def flip(self: Tensor, *given: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:
-    """A copy with dims in reverse order. See `F.flip`."""
-    return F.flip(self, sizes_of(given if dims is None else (*given, dims)))
-
-
-def view_as(self: Tensor, other: Tensor) -> Tensor:
-    """The same memory in the shape of other. See `F.view`."""
-    return F.view(self, other.array.shape)
-
-
-def reshape_as(self: Tensor, other: Tensor) -> Tensor:
-    """The same elements in the shape of other. See `F.reshape`."""
-    return F.reshape(self, other.array.shape)
-
-
-def expand_as(self: Tensor, other: Tensor) -> Tensor:
-    """A view that repeats dimensions of size 1 up to the shape of other. See `F.expand`."""
-    return F.expand(self, other.array.shape)
-
-
-def sizes_of(given: Sequence[int | Sequence[int]]) -> Sequence[int]:
-    """x.reshape(2, 3) and x.reshape((2, 3)) mean the same."""
-    one = given[0] if len(given) == 1 else given
-    return given if hasattr(one, "__index__") else one  # type: ignore[return-value]
-
-
-# --- dtypes -----------------------------------------------------------------------------------------------------------
-
-
-def to_float64(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to float64. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.float64, memory_format)
-
-
-def to_float32(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to float32. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.float32, memory_format)
-
-
-def to_float16(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to float16. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.float16, memory_format)
-
-
-def to_bfloat16(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to bfloat16. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.bfloat16, memory_format)
-
-
-def to_int64(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to int64; fractions are dropped. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.int64, memory_format)
-
-
-def to_int32(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to int32; fractions are dropped. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.int32, memory_format)
-
-
-def to_int16(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to int16; fractions are dropped. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.int16, memory_format)
-
-
-def to_int8(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to int8; fractions are dropped. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.int8, memory_format)
-
-
-def to_uint8(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to uint8; fractions are dropped. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.uint8, memory_format)
-
-
-def to_bool(self: Tensor, memory_format: str = "preserve") -> Tensor:
-    """Cast to bool: whether it is nonzero. See `genesis.Tensor.to`."""
-    return cast(self, dtypes.bool_, memory_format)
-
-
-def cast(tensor: Tensor, dtype: DType, memory_format: str) -> Tensor:
-    result = F.cast(tensor, dtype)
-    return result if memory_format == "preserve" else F.contiguous(result, memory_format)
 
 
 class Methods(Properties):
@@ -449,7 +309,12 @@ class Methods(Properties):
     kron = F.kron
     trace = F.trace
     ger = F.ger
-    matrix_power = F.matrix_power
+    matrix_power = linalg.matrix_power
+    det = linalg.det
+    logdet = linalg.logdet
+    slogdet = linalg.slogdet
+    inverse = linalg.inv
+    cholesky = linalg.cholesky
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

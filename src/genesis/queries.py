@@ -1,10 +1,6 @@
-"""PyTorch's functions that ask about tensors and dtypes, and Size, the type of shapes by its PyTorch name."""
+"""PyTorch's functions that ask about tensors and dtypes."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Iterable
-from typing import SupportsIndex
 
 import numpy as np
 
@@ -14,30 +10,6 @@ from genesis.dtypes import DType, Number
 from genesis.errors import ShapeError, describe
 from genesis.ndarray import NDArray
 from genesis.tensor import Tensor
-
-
-class _Sizes(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, tuple)  # shapes are plain tuples
-
-
-class Size(tuple[int, ...], metaclass=_Sizes):
-    """A shape: a tuple of sizes, as `x.shape` is; `isinstance(x.shape, genesis.Size)` holds.
-
-    Args:
-        sizes: ints.
-
-    Example:
-        >>> genesis.Size([2, 3]).numel(), isinstance(genesis.ones(2).shape, genesis.Size)
-        (6, True)
-    """
-
-    def __new__(cls, sizes: Iterable[SupportsIndex] = ()) -> Size:
-        return super().__new__(cls, [size.__index__() for size in sizes])
-
-    def numel(self) -> int:
-        """Number of elements of a tensor of this shape. See `genesis.Size`."""
-        return math.prod(self)
 
 
 def is_floating_point(input: Tensor) -> bool:

@@ -91,6 +91,16 @@ class SavedConvNorm(NamedTuple, Generic[A]):
     passed: A | None
 
 
+class SavedGroupNorm(NamedTuple, Generic[A]):
+    """The arrays that a group norm saves for its backward; mean and inverse_std are (N, groups)."""
+
+    input: A
+    weight: A | None
+    bias: A | None
+    mean: A
+    inverse_std: A
+
+
 class SavedAttention(NamedTuple, Generic[A, S]):
     """The arrays that attention saves for its backward; softmax is in the backend's own form."""
 

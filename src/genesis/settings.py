@@ -5,6 +5,7 @@ GENESIS_CHECK      nan: name the op that produced the first NaN; cpu: compare ev
 GENESIS_CACHE_DIR  a folder for compiled kernels and tuned plans (default ~/.cache/genesis)
 GENESIS_CUDA       auto: use the GPU if there is one; off: never; simulated: one on host memory
 GENESIS_TUNE       seconds that a process may spend on tuning its convolutions (default 0)
+GENESIS_COMPILERS  processes that compile while kernels are tuned (default: one per core, at most 16); 0: threads
 GENESIS_WORKSPACE  the most MiB of scratch memory that one convolution may use (default 1024)
 GENESIS_DETERMINISTIC  1: only kernels that return the same bits every time (default 0)
 """
@@ -32,6 +33,7 @@ class Settings:
     tune: float = 0.0
     workspace: int = 1024
     deterministic: bool = False
+    compilers: int | None = None
 
     def __post_init__(self) -> None:
         debug, tune, workspace = _number(self.debug, int), _number(self.tune, float), _number(self.workspace, int)
@@ -45,10 +47,15 @@ class Settings:
         _require("GENESIS_TUNE", tune >= 0, "a number of seconds, at least 0", self.tune)
         _require("GENESIS_WORKSPACE", workspace >= 0, "a whole number of MiB, at least 0", self.workspace)
         _require("GENESIS_DETERMINISTIC", deterministic is not None, "0 or 1", self.deterministic)
+        asked: int | str | None = self.compilers  # of the environment: a string
+        compilers = None if asked is None or asked == "auto" else _number(asked, int)
+        is_number = compilers is None or compilers >= 0
+        _require("GENESIS_COMPILERS", is_number, "auto or a whole number, at least 0", self.compilers)
         assert cache_dir is not None
         assert deterministic is not None
         self.debug, self.tune, self.workspace = int(debug), float(tune), int(workspace)
         self.cache_dir, self.deterministic = cache_dir, deterministic
+        self.compilers = None if compilers is None else int(compilers)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:

@@ -5,10 +5,43 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
+from typing import SupportsIndex, overload
 
 from genesis.errors import ShapeError, describe
 
 Shape = tuple[int, ...]
+
+
+class Size(tuple[int, ...]):
+    """A shape, as `x.shape` and `x.size()` are.
+
+    Args:
+        sizes: ints.
+
+    Example:
+        >>> genesis.Size([2, 3]).numel(), genesis.ones(2, 3, 4).shape[1:].numel()
+        (6, 12)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, sizes: Iterable[SupportsIndex] = ()) -> Size:
+        return super().__new__(cls, [size.__index__() for size in sizes])
+
+    def numel(self) -> int:
+        """Number of elements of a tensor of this shape. See `genesis.Size`."""
+        return math.prod(self)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Size: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> int | Size:
+        found = _item(self, index)
+        return _size(Size, found) if index.__class__ is slice else found  # type: ignore[arg-type,return-value]
+
+
+_item, _size = tuple.__getitem__, tuple.__new__
 
 
 def numel(shape: Sequence[int]) -> int:

@@ -11,29 +11,24 @@ import numpy as np
 
 from genesis import autograd, dtypes
 from genesis import functional as F
+from genesis.adapted import sizes_of
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
+from genesis.draws import Draws
 from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
-from genesis.in_place import InPlace
 from genesis.interop import HANDS_OUT_MEMORY, to_torch
-from genesis.methods import sizes_of
 from genesis.ndarray import Device, NDArray
 from genesis.pickling import Clones, Memory
+from genesis.printing import text_of
 from genesis.shapes import Shape
+from genesis.tensor_types import array_of, as_type
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import CapsuleType
 
 OPERANDS: tuple[type, ...] = (Variable, int, float, np.generic)  # what == and != compare with
-
-
-TYPES = {
-    dtypes.float64: "Double", dtypes.float32: "Float", dtypes.float16: "Half", dtypes.bfloat16: "BFloat16",
-    dtypes.int64: "Long", dtypes.int32: "Int", dtypes.int16: "Short", dtypes.int8: "Char", dtypes.uint8: "Byte",
-    dtypes.bool_: "Bool",
-}  # fmt: skip
 
 
 class Stream(Protocol):
@@ -43,10 +38,16 @@ class Stream(Protocol):
     def cuda_stream(self) -> int: ...
 
 
-class Tensor(InPlace):
+class Tensor(Draws):
     """An n-dimensional array with a place in the graph of gradients.
 
     Functions make one: `genesis.tensor`, `genesis.zeros`, … Methods that F has too are described there.
+
+    Args:
+        data: sizes, or one sequence, array or tensor, whose values become the default float dtype.
+        requires_grad: whether gradients accumulate in it.
+        device: where it lies; the CPU by default.
+    Raises: DTypeError: data is neither.
 
     Example:
         >>> x = genesis.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
@@ -67,6 +68,20 @@ class Tensor(InPlace):
         >>> x.data.data_ptr() == x.data_ptr(), x.data.requires_grad
         (True, False)
     """
+
+    def __init__(
+        self, *data: Any, requires_grad: bool = False, device: Device | str | None = None
+    ) -> None:  # fmt: skip
+        """Make, as PyTorch's Tensor does, an uninitialised tensor of some sizes, or the values of a sequence.
+
+        Example:
+            >>> genesis.Tensor(2, 3).shape, genesis.Tensor([1, 2])
+            ((2, 3), tensor([1., 2.]))
+        """
+        if data and isinstance(data[0], NDArray):  # from within, as Variable's
+            super().__init__(data[0], bool(data[1]) if len(data) > 1 else requires_grad)
+        else:
+            super().__init__(array_of("Tensor", data, dtypes.get_default_dtype(), device), requires_grad)
 
     # --- seen in another way ------------------------------------------------------------------------------------------
 
@@ -156,28 +171,11 @@ class Tensor(InPlace):
         made = self._like(NDArray.from_numpy(np.ascontiguousarray(values), dtypes.of_array("new_tensor", values)))
         return made.to(device or self.device, dtype or self.dtype, copy=True).requires_grad_(requires_grad)
 
-    def type(self, dtype: DType | str | None = None, non_blocking: bool = False) -> Tensor | str:
-        """Cast to a dtype; without one, the name of the tensor type.
+    def new(self, *data: npt.ArrayLike, device: Device | str | None = None) -> Tensor:
+        """A tensor of sizes or values, as genesis.Tensor(…) makes one, like self. See `genesis.Tensor.new_empty`."""
+        return self._like(array_of("new", data, self.dtype, device or self.device))
 
-        Args:
-            dtype: a dtype, or PyTorch's name of a tensor type, like "torch.FloatTensor".
-            non_blocking: as in `genesis.Tensor.to`.
-        Returns: the shape of self, or a str.
-        Raises: DTypeError: no such type.
-
-        Example:
-            >>> genesis.ones(1).type(), genesis.ones(1).type(genesis.int64).tolist()
-            ('genesis.FloatTensor', [1])
-        """
-        if dtype is None:
-            return f"genesis{'.cuda' * self.is_cuda}.{TYPES[self.dtype]}Tensor"
-        if isinstance(dtype, str):
-            named = {name: kind for kind, name in TYPES.items()}
-            found = named.get(dtype.rpartition(".")[2].removesuffix("Tensor"))
-            if found is None:
-                raise DTypeError(describe("type", "dtype", "a dtype or the name of a tensor type", repr(dtype)))
-            return self.to(found).to("cuda" if ".cuda." in dtype else "cpu")
-        return self.to(dtype)
+    type = as_type
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
@@ -399,10 +397,10 @@ class Tensor(InPlace):
         return int(self.item())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.ndim == 0 and spec else format(str(self), spec)
+        return format(self.item() if self.ndim == 0 else str(self), spec)
 
     def __repr__(self) -> str:
-        body = np.array2string(self.array.numpy_values(), precision=4, separator=", ", threshold=1000, prefix="tensor(")
+        body = text_of(self.array.numpy_values(), "tensor(")
         notes = f", shape={self.shape}" if self.numel() == 0 else ""
         if self.dtype not in (dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_):
             notes += f", dtype={self.dtype}"

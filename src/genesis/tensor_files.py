@@ -6,6 +6,7 @@ second copy of the tensors, and with bfloat16, for which the library's numpy int
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import reprlib
@@ -19,7 +20,7 @@ import safetensors
 from genesis import dtypes
 from genesis.dtypes import HostArray
 from genesis.errors import CheckpointError, OutOfMemoryError
-from genesis.files import MAX_HEADER, kind_of
+from genesis.files import MAX_HEADER, kind_of_start
 from genesis.ndarray import NDArray
 
 _FILE_NAMES = {
@@ -74,16 +75,24 @@ def read_header(path: str | os.PathLike[str], file: BinaryIO) -> tuple[Header, d
     if not start:
         raise CheckpointError(f"{path}: empty; writing it may have been interrupted")
     try:
-        with safetensors.safe_open(path, framework="numpy"):
-            pass
+        if isinstance(file, io.BytesIO):
+            safetensors.deserialize(file.getvalue())
+        else:
+            with safetensors.safe_open(path, framework="numpy"):
+                pass
         length = int.from_bytes(start, "little")
         header = json.loads(file.read(length), object_pairs_hook=_without_duplicates)
     except (safetensors.SafetensorError, ValueError) as error:
-        advice = "; a PyTorch checkpoint? try genesis.load_torch" if kind_of(path) == "torch" else ""
+        advice = "; a PyTorch checkpoint? try genesis.load_torch" if _start(file) == "torch" else ""
         raise CheckpointError(f"{path}: not a complete safetensors file ({error}){advice}") from None
     except MemoryError:  # the library maps the file
         raise OutOfMemoryError(f"{path}: not enough memory to read it") from None
     return header, header.pop("__metadata__", None) or {}, 8 + length
+
+
+def _start(file: BinaryIO) -> str | None:
+    file.seek(0)
+    return kind_of_start(file.read(9))
 
 
 def read_tensors(path: str | os.PathLike[str], file: BinaryIO, header: Header, start: int) -> dict[str, NDArray]:

@@ -81,7 +81,7 @@ def test_two_ranks_train_as_one_process_even_if_one_is_killed(pictures: Path, tm
     said = log.read_text()
     assert was_killed, said
     assert code == 0, said
-    assert "rank 1 (process" in said or "Signal 9 (SIGKILL)" in said
+    assert any(text in said for text in ("rank 1 (process", "Signal 9 (SIGKILL)", "exitcode: -9"))  # ours or torchrun's
     assert said.count("best epoch") == 1  # rank 0 alone speaks
     together = checkpoint.load(saved)
     assert together["step"] == alone["step"]

@@ -85,6 +85,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     **{name: _seeded(getattr(F, name.rpartition(".")[2])) for name in DROPOUTS},
     "nn.functional.scaled_dot_product_attention": _seeded(F.scaled_dot_product_attention),
     "nn.functional.embedding": lambda weight, index, **options: F.embedding(index, weight, **options),
+    "nn.functional.fractional_max_pool2d": _seeded(F.fractional_max_pool2d),
+    "nn.functional.embedding_bag": lambda weight, index, **options: F.embedding_bag(index, weight, **options),
     "where": lambda x, condition, other: genesis.where(condition, x, other),
     # The samples bring PyTorch's PairwiseDistance, which is the default.
     "nn.functional.triplet_margin_with_distance_loss": lambda *tensors, distance_function=None, **options: (
@@ -92,9 +94,21 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
 }
 
+
+def _by_singular_values(sample: Any) -> bool:
+    """Is it the norm of a matrix that needs its singular values?"""
+    order, dim = (*sample.args, None)[0] if sample.args else sample.kwargs.get("ord"), _option(sample, 1, "dim", None)
+    of_matrix = sample.input.ndim == 2 if dim is None else isinstance(dim, tuple) and len(dim) == 2
+    return order == "nuc" or (order in (2, -2) and of_matrix)
+
+
 # name → (what we refuse on purpose, whether a sample asks for it); docs/deviations.md lists the same names.
 DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "norm": ('`p="nuc"` needs singular values, which no backend has', lambda sample: "nuc" in _values(sample)),
+    **dict.fromkeys(
+        ("linalg.norm", "linalg.matrix_norm"),
+        ("orders 2, −2 and `nuc` of a matrix need singular values", _by_singular_values),
+    ),
     "scatter": ("`reduce=`; use `scatter_add`", lambda sample: "reduce" in sample.kwargs),
     "nn.functional.batch_norm": ("a 1-d input, which has no channels", lambda sample: sample.input.ndim < 2),
 }
@@ -103,6 +117,7 @@ DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 DRAWS: dict[str, Callable[[Any], bool]] = {
     **{name: lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1 for name in DROPOUTS},
     "nn.functional.scaled_dot_product_attention": lambda sample: _option(sample, 3, "dropout_p", 0.0) > 0,
+    "nn.functional.fractional_max_pool2d": lambda sample: sample.kwargs.get("_random_samples") is None,
 }
 
 # Whether a sample draws numbers in another way than PyTorch, on the CPU too: tests/functional/test_random.py has these.
@@ -110,6 +125,7 @@ DRAWS_OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "nn.functional.rrelu": lambda sample: bool(sample.kwargs.get("training")),
     "nn.functional.alpha_dropout": lambda sample: bool(sample.kwargs.get("training", False)),
     "nn.functional.feature_alpha_dropout": lambda sample: bool(sample.kwargs.get("training", False)),
+    "nn.functional.fractional_max_pool2d": lambda sample: sample.input.dtype.itemsize < 4,
     "nn.functional.dropout3d": lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1,
 }
 
@@ -118,10 +134,12 @@ TAKEN = words("clamp_min clamp_max __radd__ __rand__ __rmul__ __ror__ __rxor__")
 
 # Ops whose 16-bit samples have no one right answer on another device, and why.
 NOT_IN_16_BITS = {
+    "nextafter": "CUDA has no such function, and refuses it",
     "topk": "the samples have equal elements, which come in any order",
     "sort": "the samples have equal elements, which come in any order",
     "argsort": "the samples have equal elements, which come in any order",
     "mode": "the samples have several equal elements, of which PyTorch's sort keeps any",
+    "nn.functional.linear_cross_entropy": "PyTorch rounds the logits of each chunk, and sums them in another order",
     "nn.functional.scaled_dot_product_attention": "the samples saturate the softmax, where a gradient is a difference "
     "of products that cancel; tests/conformance/test_fuzz.py has samples of usual size",
 }

@@ -287,6 +287,32 @@ def different_modules(rank: int, size: int) -> str:
     raise AssertionError("no error")
 
 
+def bucket_order(rank: int, size: int) -> list[str]:
+    """A model that goes on with the order of another has its buckets, and makes the same bits."""
+    genesis.manual_seed(0)
+    first = DistributedDataParallel(convolutional(), bucket_cap_mb=1e-4)
+    assert first.bucket_order == []
+    inputs, targets = (mine(rank, size, each) for each in batch(0, "float32", image=True))
+    F.mse_loss(first(inputs), targets).backward()
+    order = first.bucket_order
+    assert sorted(order) == sorted(name for name, _ in first.module.named_parameters())
+    second = DistributedDataParallel(copy.deepcopy(first.module), bucket_cap_mb=1e-4)
+    second.bucket_order = order
+    for model in (first, second):
+        for parameter in model.parameters():
+            parameter.grad = None
+        F.mse_loss(model(inputs), targets).backward()
+        assert model.bucket_order == order
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert one.grad.tolist() == other.grad.tolist()
+    second.bucket_order = ["of another network"]
+    second(inputs)
+    assert second.bucket_order == []
+    return order
+
+
 def views(rank: int, size: int) -> bool:
     """Gradients are views of one flat array, which is reduced as it is."""
     model = DistributedDataParallel(dense())
@@ -296,28 +322,33 @@ def views(rank: int, size: int) -> bool:
     return all(grad is not None and grad.array.is_view_of(grads[0].array) for grad in grads)
 
 
-def after_an_error(rank: int, size: int) -> str:
-    """A backward pass that fails on all ranks before any bucket was sent leaves them able to go on."""
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    model = DistributedDataParallel(module)
+def after_an_error(rank: int, size: int, failing: list[int], position: int, find_unused: bool) -> str:
+    """A backward pass that fails on some ranks is lost on all, which then go on together. Returns: the error."""
+    module = nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)]).double()
+    model = DistributedDataParallel(module, bucket_cap_mb=1e-5, find_unused_parameters=find_unused)
+    model(genesis.ones(1, 2, dtype=genesis.float64)).sum().backward()
 
     def fail(grad: Tensor) -> None:
         raise RuntimeError("meant")
 
-    hidden = module[0](genesis.ones(1, 2))
-    handle = hidden.register_hook(fail)
+    handles = [module[position].weight.register_hook(fail)] if rank in failing else []
+    said = ""
     try:
-        module[1](hidden).sum().backward()
-    except RuntimeError as error:
+        model(genesis.ones(1, 2, dtype=genesis.float64)).sum().backward()
+        if rank in failing:
+            raise AssertionError("no error")
+    except (RuntimeError, dist.DistributedError) as error:
         said = str(error)
-    handle.remove()
-    for parameter in module.parameters():
-        parameter.grad = None
-    model(genesis.full((1, 2), float(rank))).sum().backward()
-    mean = sum(range(size)) / size
-    assert module[0].weight.grad is not None
-    expected = [[float(weight) * mean] * 2 for weight in module[1].weight[0].tolist()]
-    assert np.allclose(module[0].weight.grad.numpy(), expected, rtol=1e-6)
+    for handle in handles:
+        handle.remove()
+    whole = copy.deepcopy(module)
+    for network in (module, whole):
+        for parameter in network.parameters():
+            parameter.grad = None
+    inputs, targets = genesis.arange(2 * size, dtype=genesis.float64).reshape(size, 2), genesis.ones(size, 2)
+    F.mse_loss(model(mine(rank, size, inputs)), mine(rank, size, targets.double())).backward()
+    F.mse_loss(whole(inputs), targets.double()).backward()
+    assert_close(module, whole, 1e-12)
     return said
 
 
@@ -344,7 +375,7 @@ def die(rank: int, size: int, victim: int, call: str) -> tuple[float, str]:
 def late(rank: int, size: int, late_rank: int) -> str:
     """One rank does not come in time."""
     if rank == late_rank:
-        time.sleep(5)
+        time.sleep(8)
     try:
         dist.all_reduce(genesis.ones(3))
     except dist.DistributedError as error:
@@ -372,40 +403,3 @@ def refused(rank: int, size: int, calls: list[dict[str, Any]]) -> str:
         assert total.tolist() == [size, size]
         return str(error)
     raise AssertionError("no error")
-
-
-# --- PyTorch's own ----------------------------------------------------------------------------------------------------
-
-
-def fused_in_torch(rank: int, size: int) -> int:
-    """A fused PyTorch model in PyTorch's DistributedDataParallel learns as the plain one. Returns: chains fused."""
-    import torch
-    import torch.distributed
-
-    import genesis.torch
-
-    if not torch.distributed.is_initialized():
-        store = torch.distributed.PrefixStore("torch", dist.group.require("test")._store)
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    torch.manual_seed(0)
-    plain = torch.nn.Sequential(
-        torch.nn.Conv2d(2, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten(),
-        torch.nn.Linear(16, 3),
-    ).double()  # fmt: skip
-    fused = genesis.torch.fuse(copy.deepcopy(plain))
-    losses: list[list[float]] = [[], []]
-    for number, module in enumerate((plain, fused)):
-        model = torch.nn.parallel.DistributedDataParallel(module)
-        stepper = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(3):
-            inputs, targets = (mine(rank, size, part).to_torch() for part in batch(step, "float64", image=True))
-            stepper.zero_grad()
-            loss = torch.nn.functional.mse_loss(model(inputs), targets)
-            loss.backward()
-            stepper.step()
-            losses[number].append(loss.item())
-    assert np.allclose(*losses, rtol=1e-12), losses
-    pairs = zip(plain.state_dict().items(), fused.state_dict().values(), strict=True)
-    for (name, one), other in pairs:
-        assert torch.allclose(one, other, rtol=1e-11, atol=1e-13), name
-    return len(genesis.torch.report(fused).fused)

@@ -42,6 +42,12 @@ def test_buckets_follow_the_first_backward_pass(two_ranks: Ranks) -> None:
     assert len(buckets) > 1
 
 
+def test_a_training_goes_on_with_its_buckets(four_ranks: Ranks) -> None:
+    orders = four_ranks.run("bucket_order")
+    assert orders[0][0].startswith("7.")
+    assert all(order == orders[0] for order in orders)
+
+
 def test_bits_are_equal_after_many_steps(two_ranks: Ranks) -> None:
     two_ranks.run("long_training")
 
@@ -103,8 +109,18 @@ def test_gradients_are_views(two_ranks: Ranks) -> None:
     assert two_ranks.run("views") == [True, True]
 
 
-def test_a_backward_pass_that_failed(two_ranks: Ranks) -> None:
-    assert two_ranks.run("after_an_error") == ["meant"] * 2
+@pytest.mark.parametrize("position", [0, 2, 3])  # after most of the gradients were sent, some, or none
+def test_a_backward_pass_that_failed_everywhere(two_ranks: Ranks, position: int) -> None:
+    assert two_ranks.run("after_an_error", failing=[0, 1], position=position, find_unused=False) == ["meant"] * 2
+
+
+@pytest.mark.parametrize("position", [0, 2])
+@pytest.mark.parametrize("find_unused", [False, True])
+def test_a_backward_pass_that_failed_on_a_rank(two_ranks: Ranks, position: int, find_unused: bool) -> None:
+    arguments: dict[str, Any] = {"position": position, "find_unused": find_unused}
+    first, second = two_ranks.run("after_an_error", failing=[1], **arguments)
+    assert "the backward pass failed on another rank; leave this batch out" in first
+    assert second == "meant"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +138,3 @@ def test_a_backward_pass_that_failed(two_ranks: Ranks) -> None:
 def test_what_is_refused(make: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         make()
-
-
-def test_a_fused_torch_model_in_torchs_own(two_ranks: Ranks) -> None:
-    assert two_ranks.run("fused_in_torch") == [1, 1]

@@ -1,8 +1,10 @@
-"""NCCL on two GPUs: collectives and data parallel training, eager; run where there are two."""
+"""NCCL on two GPUs: collectives, training, CUDA graphs, a killed rank."""
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +13,25 @@ import pytest
 
 pytestmark = pytest.mark.gpu(count=2)
 
-PROGRAM = """
+BEGIN = """
 import os
+import signal
+import sys
+import time
 import genesis
 from genesis import distributed as dist
-from tests.distributed import programs
+from tests.distributed import captured, programs
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 genesis.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl", timeout=60)
+"""
+END = """
+dist.barrier()
+dist.destroy_process_group()
+print("rank", rank, "is done")
+"""
+COLLECTIVES = """
 for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8"):
     dtype = getattr(genesis, name)
     x = (genesis.arange(6) + rank).to(dtype).to("cuda").reshape(2, 3)
@@ -41,23 +53,81 @@ except dist.DistributedError as error:
     assert "rank 1: all_reduce(sum, float32 [3] on cuda)" in str(error), error
 else:
     raise AssertionError("no error")
+"""
+TRAINING = """
 programs.train(rank, size, device="cuda", dtype="float64")
 programs.train(rank, size, device="cuda", dtype="float64", network="convolutional", accumulate=2)
-dist.barrier()
-dist.destroy_process_group()
-print("rank", rank, "is done")
+"""
+GRAPHS = """
+for norm, num_eager, optimizer in ((False, 2, "SGD"), (False, 1, "AdamW"), (True, 2, "SGD")):
+    captured.replayed(rank, size, norm, num_eager, optimizer, lambda: 0, tolerance=1e-12)
+x = genesis.ones(1 << 20, device="cuda")
+dist.all_reduce(x)
+held = genesis.cuda.Graph()  # the group ends before it
+with genesis.cuda.graph(held):
+    dist.all_reduce(x)
+held.replay()
+assert x[:2].tolist() == [size**2] * 2
+"""
+KILLED = """
+x = genesis.ones(1 << 20, device="cuda")
+dist.all_reduce(x)
+graph = genesis.cuda.Graph()
+with genesis.cuda.graph(graph):
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+if rank == 1:
+    graph.replay()
+    genesis.cuda.synchronize()
+    os.kill(os.getpid(), signal.SIGKILL)
+start = time.monotonic()
+try:
+    while True:
+        if sys.argv[1] == "replay":
+            graph.replay()
+        else:
+            dist.all_reduce(x, op=dist.ReduceOp.AVG, async_op=True).wait()
+        genesis.cuda.synchronize()
+        dist.group.require("test").settle()
+except dist.DistributedError as error:
+    assert time.monotonic() - start < 10, time.monotonic() - start
+    assert "rank 1 (process" in str(error) and "no longer runs" in str(error), error
+    print("rank 0 has seen it")
 """
 
 
-def test_collectives_and_training(tmp_path: Path) -> None:
+def run(folder: Path, text: str, *arguments: str) -> list[tuple[int, str]]:
+    """The ranks' exit statuses, and what they have said."""
     pytest.importorskip("nccl", reason="nccl4py, of the extra 'nccl', is not installed")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program = folder / "program.py"
+    program.write_text(text)
     root = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ['PYTHONPATH']}"}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, str(program)], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("is done") == 2
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    commands = []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    for rank in ("0", "1"):  # without torchrun, which ends a rank itself if another has died
+        own = {**environment, **place, "RANK": rank, "LOCAL_RANK": rank}
+        command = [sys.executable, str(program), *arguments]
+        commands.append(subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    try:
+        said = [command.communicate(timeout=90)[0] for command in commands]
+    finally:
+        for command in commands:
+            command.kill()
+    return [(command.returncode, text) for command, text in zip(commands, said, strict=True)]
+
+
+@pytest.mark.parametrize("text", [COLLECTIVES, TRAINING, GRAPHS], ids=["collectives", "training", "graphs"])
+def test_two_gpus(tmp_path: Path, text: str) -> None:
+    for rank, (status, said) in enumerate(run(tmp_path, BEGIN + text + END)):
+        assert status == 0, said
+        assert f"rank {rank} is done" in said
+
+
+@pytest.mark.parametrize("where", ["replay", "call"])
+def test_a_killed_rank(tmp_path: Path, where: str) -> None:
+    (status, said), (killed, _) = run(tmp_path, BEGIN + KILLED, where)
+    assert killed == -signal.SIGKILL
+    assert status == 0, said
+    assert "rank 0 has seen it" in said

@@ -8,6 +8,7 @@ device where the sentence goes on "on a GPU") and compares the hops with the sta
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pytest
 
 import genesis
 from genesis import nn
+from genesis.backends import contract
 from genesis.settings import override
 from tests.docs.examples import ROOT
 
@@ -83,8 +85,10 @@ def defined(source: str) -> list[str]:
 
 def source_of(file_name: str) -> str:
     """Where a reader finds the code: the contract's stubs are functions that dispatch.py has written out."""
-    path, _, is_written_out = file_name.partition(":")
-    return "src/genesis/backends/contract.py" if is_written_out else f"src/genesis/{path.removeprefix(PACKAGE)}"
+    path, is_written_out, op = file_name.partition(":")
+    if is_written_out:
+        path = inspect.unwrap(getattr(contract, op)).__code__.co_filename
+    return f"src/genesis/{path.removeprefix(PACKAGE)}"
 
 
 def stacks_of(call: Callable[[], Any]) -> list[list[Hop]]:

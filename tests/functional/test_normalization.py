@@ -10,8 +10,10 @@ import torch.nn.functional as TF
 
 import genesis
 import genesis.nn.functional as F
+from genesis import nn
 from genesis.errors import DTypeError, GraphError, ShapeError
 from tests.functional.agreement import assert_agreement, assert_close, normal, to_genesis
+from tests.fused_activations import FUNCTIONS, activated
 
 X = normal(3, 4, 5, 6)
 MEAN, VAR = normal(4, seed=5), normal(4, seed=6).abs() + 0.5
@@ -49,6 +51,33 @@ def test_group_and_instance_norm(weight: Any, bias: Any, channels_last: bool) ->
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("activation", [*FUNCTIONS, None])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_group_norm_act(activation: str | None, channels_last: bool) -> None:
+    apply = TF.hardsigmoid if activation == "hardsigmoid" else lambda y: activated(y, activation)
+    x = X.contiguous(memory_format=torch.channels_last) if channels_last else X
+    for weight, bias in (PAIRS[0], PAIRS[3]):
+        assert_agreement(
+            lambda x, w, b: F.group_norm_act(x, 2, w, b, activation=activation),
+            lambda x, w, b: apply(TF.group_norm(x, 2, w, b)),
+            x, weight, bias,
+        )  # fmt: skip
+
+
+def test_group_norm_act_twice() -> None:
+    """Its gradient's gradient, by that of the parts; and the layer, which is a GroupNorm to who looks for one."""
+    layer = nn.GroupNormAct(2, 4, activation="gelu_tanh", dtype=genesis.float64)
+    parts = nn.Sequential(nn.GroupNorm(2, 4, dtype=genesis.float64), nn.GELU("tanh"))
+    results = []
+    for module in (layer, parts):
+        x = to_genesis(X, True)
+        (grad,) = genesis.autograd.grad(module(x).square().sum(), x, create_graph=True)
+        results.append(genesis.autograd.grad(grad.square().sum(), x)[0])
+    assert_close(results[0], torch.from_numpy(results[1].numpy()))
+    assert isinstance(layer, nn.GroupNorm)
+    assert repr(layer) == "GroupNormAct(2, 4, eps=1e-05, affine=True, bias=True, activation='gelu_tanh')"
+
+
 @pytest.mark.parametrize(("weight", "bias"), [(p and p[:4], q and q[:4]) for p, q in [(None, None)]] + PAIRS)
 def test_layer_norm(weight: Any, bias: Any) -> None:
     one = torch.ones(4, dtype=torch.float64)
@@ -69,7 +98,12 @@ def test_rms_norm() -> None:
 
 def test_channels_last_is_kept() -> None:
     x = to_genesis(X.contiguous(memory_format=torch.channels_last), True)
-    for y in (F.batch_norm(x, None, None, training=True), F.group_norm(x, 2), F.instance_norm(x)):
+    for y in (
+        F.batch_norm(x, None, None, training=True),
+        F.group_norm(x, 2),
+        F.group_norm_act(x, 2),
+        F.instance_norm(x),
+    ):
         assert y.is_contiguous(memory_format=genesis.channels_last)
         (grad,) = genesis.autograd.grad(y, x, genesis.ones_like(y))
         assert grad.is_contiguous(memory_format=genesis.channels_last)
@@ -140,6 +174,16 @@ REFUSALS = [
     (lambda x: F.group_norm(x, 3), ShapeError, "'num_groups': expected a divisor of the 4 channels, got 3"),
     (lambda x: F.group_norm(x, 2.0), DTypeError, "'num_groups': expected an int, got float"),
     (lambda x: F.group_norm(x[:1, :, 0, 0], 4), ShapeError, "more than 1 value per group"),
+    (
+        lambda x: F.group_norm_act(x, 3),
+        ShapeError,
+        "group_norm_act: argument 'num_groups': expected a divisor",
+    ),
+    (
+        lambda x: F.group_norm_act(x, 2, activation="step"),
+        ValueError,
+        "group_norm_act: argument 'activation'",
+    ),
     (lambda x: F.group_norm(x, 2, bias=ONES[:2]), ShapeError, r"'bias': expected shape \(4,\)"),
     (lambda x: F.instance_norm(x[:, :, :1, :1]), ShapeError, "more than 1 value per plane"),
     (lambda x: F.instance_norm(x, use_input_stats=False), ValueError, "'running_mean': expected a Tensor"),

@@ -32,7 +32,8 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "momentum": lambda params: optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-3),
     "AdamW": lambda params: optim.AdamW(params, lr=0.01),
     "amsgrad": lambda params: optim.Adam(params, lr=0.01, amsgrad=True),
-    "RMSprop": lambda params: optim.RMSprop(params, lr=0.01),  # counts on the host: its step is not captured
+    "RMSprop": lambda params: optim.RMSprop(params, lr=0.01, momentum=0.9, centered=True),
+    "NAdam": lambda params: optim.NAdam(params, lr=0.01),  # computes with its count on the host: it is not captured
 }
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)),
@@ -226,6 +227,17 @@ def learning_rate(loop: Loop) -> None:
         group["lr"] *= 0.5
 
 
+def rate_as_a_tensor(loop: Loop) -> None:
+    for group in loop.optimizer.param_groups:
+        group["lr"] = genesis.tensor(float(group["lr"]), dtype=genesis.float64)
+
+
+def learning_rate_in_place(loop: Loop) -> None:
+    rate_as_a_tensor(loop)
+    for group in loop.optimizer.param_groups:
+        group["lr"].mul_(0.5)
+
+
 def weight_decay(loop: Loop) -> None:
     loop.optimizer.param_groups[0]["weight_decay"] = 0.1
 
@@ -263,6 +275,35 @@ def load_model(loop: Loop) -> None:
 
 def load_optimizer(loop: Loop) -> None:
     loop.optimizer.load_state_dict(loop.optimizer.state_dict())
+
+
+def replaced_state(loop: Loop) -> None:
+    """Not by load_state_dict, which makes all of the state anew."""
+    for state in loop.optimizer.state.values():
+        for key, entry in state.items():
+            if key != "step" and isinstance(entry, genesis.Tensor):
+                state[key] = entry * 0.5
+
+
+def replaced_array_of_state(loop: Loop) -> None:
+    for state in loop.optimizer.state.values():
+        for key, entry in state.items():
+            if key != "step" and isinstance(entry, genesis.Tensor):
+                entry.data = entry * 0.5
+
+
+def past_setattr(loop: Loop) -> None:
+    for module in loop.model:
+        if isinstance(module, nn.Dropout):
+            vars(module)["p"] = 0.6
+
+
+def other_order(loop: Loop) -> None:
+    """Dropout comes before the layer that was before it."""
+    modules = loop.model._modules
+    names = list(modules)
+    for name in (names[-3], names[-1]):
+        modules[name] = modules.pop(name)
 
 
 def load_scaler(loop: Loop) -> None:
@@ -358,10 +399,11 @@ CHANGES: dict[str, Callable[[Loop], None]] = {
     for each in (
         another_batch, other_strides, other_alignment, expanded, other_dtype, wrong_shape, infinite,
         a_view_of_a_parameter, an_argument_with_gradient, other_mode, other_mode_of_dropout, more_dropout,
-        learning_rate, weight_decay, no_momentum, another_group, replaced_parameter, replaced_array, frozen,
-        load_model, load_optimizer, load_scaler, eager_step, grown, autocast_around, another_stream, held_gradients,
-        held_view, cleared_gradients, own_gradients, changed_parameters, another_number, in_a_thread, another_seed,
-        a_hook, evaluation,
+        learning_rate, rate_as_a_tensor, learning_rate_in_place, weight_decay, no_momentum, another_group,
+        replaced_parameter, replaced_array, frozen, load_model, load_optimizer, replaced_state,
+        replaced_array_of_state, past_setattr, other_order, load_scaler, eager_step, grown, autocast_around,
+        another_stream, held_gradients, held_view, cleared_gradients, own_gradients, changed_parameters,
+        another_number, in_a_thread, another_seed, a_hook, evaluation,
     )
 }  # fmt: skip
 

@@ -78,6 +78,101 @@ def test_parameter_list() -> None:
     assert box[-1].shape == (3,)
 
 
+def test_operators_of_lists_of_modules() -> None:
+    def play(space: Any) -> list[str]:
+        chain, other = space.Sequential(*three(space)), space.Sequential(space.ELU())
+        seen = [repr(chain + other), repr(chain * 2), repr(2 * other)]
+        chain += other
+        other *= 3
+        parts = space.ModuleList(three(space))
+        seen += [repr(chain), repr(other), repr(parts + [space.ELU()]), repr(parts[::2]), repr(chain[-2:])]
+        parts += [space.SiLU()]
+        return [*seen, repr(parts), str(type(parts + []).__name__)]
+
+    assert play(nn) == play(torch.nn)
+    relu = nn.ReLU()
+    assert all(part is relu for part in nn.Sequential(relu) * 2)
+
+
+class Doubled(nn.Sequential):
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.Linear(width, width), nn.Linear(width, width))
+
+
+def test_sums_of_subclasses_are_plain() -> None:
+    """Their __init__ takes something else."""
+    assert type(Doubled(1) + nn.Sequential(nn.ReLU())) is type(Doubled(1) * 2) is nn.Sequential
+
+
+def test_operators_refuse() -> None:
+    box = nn.Sequential(nn.ReLU())
+    with pytest.raises(DTypeError, match="'other': expected a Sequential, got list"):
+        box + [nn.ReLU()]
+    with pytest.raises(DTypeError, match="'other': expected an int, got float"):
+        box * 1.5
+    with pytest.raises(ValueError, match="'other': expected an int >= 1, got 0"):
+        box *= 0
+    with pytest.raises(IndexError, match="insert: argument 'index': expected a place among 1 modules, got 3"):
+        box.insert(3, nn.ReLU())
+    assert len(box) == 1
+
+
+def of(space: Any, *shape: int) -> Any:
+    return (genesis if space is nn else torch).ones(*shape)
+
+
+def test_parameter_list_does_what_pytorchs_does() -> None:
+    def play(space: Any) -> list[str]:
+        box = space.ParameterList([of(space, 2), 3, "text"])
+        box.extend([of(space, 4)])
+        box[0] = of(space, 5)
+        box += [of(space, 6)]
+        return [repr(box).replace("torch.", "genesis."), str(list(box.state_dict())), str(len(box[1:4:2])), str(box[2])]
+
+    assert play(nn) == play(torch.nn)
+
+
+def test_parameter_dict_does_what_pytorchs_does() -> None:
+    def play(space: Any) -> list[str]:
+        box = space.ParameterDict({"b": of(space, 2), "a": of(space, 3)})
+        box["c"] = 5
+        box.update([("d", of(space, 1))])
+        other = space.ParameterDict({"a": of(space, 7), "e": of(space, 8)})
+        seen = [str(list(box)), str(list(reversed(box))), str(list(box | other)), str((box | other)["a"].shape[0])]
+        box |= other
+        seen += [str([name for name, _ in box.named_parameters()]), str(box.get("none")), str(box.setdefault("c", 1))]
+        seen += [str(box.popitem()[0]), str(box.pop("c")), str("c" in box), str(list(box.copy().keys()))]
+        seen += [str(list(box.fromkeys(["x", "y"], 1).items())), str(type(box.d).__name__)]
+        seen.append(str(list(box.state_dict())))
+        del box["a"]
+        box.clear()
+        return [*seen, str(len(box))]
+
+    assert play(nn) == play(torch.nn)
+
+
+def test_parameter_dict_as_text() -> None:
+    box = nn.ParameterDict({"a": genesis.ones(2, 3)})
+    assert "(a): Parameter containing: [genesis.float32 of size 2x3]" in repr(box)
+
+
+def test_refusals_of_collections_of_parameters() -> None:
+    with pytest.raises(RuntimeError, match="ParameterDict: it holds parameters, and cannot be called"):
+        nn.ParameterDict()(1)
+    with pytest.raises(DTypeError, match="'values': expected an iterable of tensors, got Tensor"):
+        nn.ParameterList(genesis.ones(2))
+    with pytest.raises(IndexError, match="'index': expected an index into 1 entries, got 1"):
+        nn.ParameterList([genesis.ones(1)])[1]
+    with pytest.raises(DTypeError, match="'key': expected a str, got int"):
+        nn.ParameterDict()[1] = genesis.ones(1)  # type: ignore[index]
+    with pytest.raises(KeyError, match="'key': expected a name that is not taken, got 'keys'"):
+        nn.ParameterDict({"keys": genesis.ones(1)})
+    with pytest.raises(KeyError, match="expected one of \\[\\], got 'a'"):
+        nn.ParameterDict()["a"]
+    with pytest.raises(DTypeError, match="expected a name and a tensor, got 'abc'"):
+        nn.ParameterDict(["abc"])  # type: ignore[list-item]
+
+
 def test_residual() -> None:
     x = genesis.randn(2, 3, 4, 4)
     block = nn.Conv2d(3, 3, 1)

@@ -118,3 +118,64 @@ def test_refusals() -> None:
         nn.init.dirac_(genesis.empty(3, 1, 1), groups=2)
     with pytest.warns(UserWarning, match="the mean 9.0 is more than two deviations"):
         nn.init.trunc_normal_(genesis.empty(3), mean=9.0, a=6.0, b=6.5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(3, 3), (2, 5), (5, 2), (70, 40), (4, 3, 2, 2), (1, 1)], ids=str)
+def test_orthogonal(shape: tuple[int, ...], dtype: str) -> None:
+    torch.manual_seed(3)
+    expected = torch.nn.init.orthogonal_(torch.empty(shape, dtype=getattr(torch, dtype)), 1.5)
+    genesis.manual_seed(3)
+    ours = genesis.empty(shape, dtype=getattr(genesis, dtype))
+    assert nn.init.orthogonal_(ours, 1.5) is ours
+    limit = {"float32": 1e-5, "float64": 1e-12}[dtype]
+    torch.testing.assert_close(ours.to_torch(), expected, rtol=limit, atol=limit)
+
+
+def test_orthogonal_on_a_cuda_device(cuda: str) -> None:
+    weight = nn.init.orthogonal_(genesis.empty(6, 4, device="cuda"))
+    torch.testing.assert_close((weight.t() @ weight).cpu().to_torch(), torch.eye(4))
+
+
+def test_sparse() -> None:
+    torch.manual_seed(3)
+    expected = torch.nn.init.sparse_(torch.empty(7, 5), 0.4, 0.5)
+    genesis.manual_seed(3)
+    assert torch.equal(nn.init.sparse_(genesis.empty(7, 5), 0.4, 0.5).to_torch(), expected)
+
+
+DRAWING = ["uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_",
+           "kaiming_normal_", "orthogonal_"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_a_generator_of_ones_own(name: str) -> None:
+    expected = getattr(torch.nn.init, name)(torch.empty(5, 4), generator=torch.Generator().manual_seed(5))
+    before = genesis.get_rng_state().tolist()
+    ours = getattr(nn.init, name)(genesis.empty(5, 4), generator=genesis.Generator().manual_seed(5))
+    torch.testing.assert_close(ours.to_torch(), expected)
+    assert genesis.get_rng_state().tolist() == before
+
+
+OLD_NAMES = ["uniform", "normal", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal",
+             "orthogonal", "eye"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_old_names(name: str) -> None:
+    genesis.manual_seed(0)
+    expected = getattr(nn.init, f"{name}_")(genesis.empty(3, 4)).tolist()
+    genesis.manual_seed(0)
+    with pytest.warns(FutureWarning, match=f"nn.init.{name} is the old name of nn.init.{name}_"):
+        assert getattr(nn.init, name)(genesis.empty(3, 4)).tolist() == expected
+
+
+def test_refusals_of_matrices() -> None:
+    with pytest.raises(ShapeError, match="orthogonal_: argument 'tensor': expected at least 2 dimensions, got 1"):
+        nn.init.orthogonal_(genesis.empty(3))
+    with pytest.raises(ShapeError, match="sparse_: argument 'tensor': expected 2 dimensions, got 3"):
+        nn.init.sparse_(genesis.empty(3, 2, 2), 0.5)
+    with pytest.raises(ValueError, match=r"sparse_: argument 'sparsity': expected a number in \[0, 1\], got 1.5"):
+        nn.init.sparse_(genesis.empty(3, 2), 1.5)
+    with pytest.raises(ValueError, match="'mode': expected \"fan_in\" or \"fan_out\", got 'both'"):
+        nn.init._calculate_correct_fan(genesis.empty(3, 2), "both")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +50,31 @@ def test_every_form_of_import_gives_genesis(load: Load) -> None:
     assert module.numpy is sys.modules["numpy"]
 
 
+def test_imports_by_functions_give_genesis(load: Load) -> None:
+    module = load(
+        "import importlib, importlib.util\nfrom importlib import import_module\n"
+        "found = [import_module('torch.nn').Linear, importlib.import_module('torch').nn.Linear,\n"
+        "         __import__('torch').nn.Linear, importlib.import_module('.nn', 'torch').Linear]\n"
+        "others = importlib.import_module('numpy'), importlib.util.find_spec('numpy').name, importlib.machinery\n"
+    )
+    assert module.found == [genesis.nn.Linear] * 4
+    assert module.others == (sys.modules["numpy"], "numpy", importlib.machinery)
+    assert importlib.import_module("torch") is torch
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'torch\.nothing'"):
+        load("from importlib import import_module\nimport_module('torch.nothing.more')\n")
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'torch\.relu'"):
+        load("from importlib import import_module\nimport_module('torch.relu')\n")
+
+
+def test_stars_give_what_there_is(load: Load) -> None:
+    module = load("from torch import *\nfrom torch.nn import *\nfrom torch.utils.checkpoint import *\n")
+    assert module.Linear is genesis.nn.Linear
+    assert module.ones is genesis.ones
+    assert module.float is genesis.float32
+    assert module.checkpoint is genesis.utils.checkpoint.checkpoint
+    assert not hasattr(module, "vmap")
+
+
 def test_everything_else_keeps_pytorch(load: Load) -> None:
     before = dict(sys.modules)
     load("import torch\n")
@@ -80,7 +104,7 @@ def test_scripting_and_tracing_are_off(load: Load) -> None:
         "@torch.jit.ignore\ndef g(x):\n    return x\n@torch.jit.ignore(drop=True)\ndef h(x):\n    return x\n"
         "torch.fx.wrap('f')\n"
         "off = (torch.jit.is_scripting(), torch.jit.is_tracing(), torch.compiler.is_compiling(),\n"
-        "       torch.onnx.is_in_onnx_export(), torch.distributed.is_available())\n"
+        "       torch.onnx.is_in_onnx_export(), torch.distributed.is_initialized())\n"
     )
     assert module.off == (False,) * 5
     assert (module.f(1), module.g(2), module.h(3)) == (1, 2, 3)
@@ -93,6 +117,7 @@ def test_a_missing_name_raises_where_it_is_used(load: Load, tmp_path: Path) -> N
         "def annotated(x: torch.sparse_coo | None, y: vmap) -> None:\n    return isinstance(x, torch.nn.Conv3d)\n"
         "def use():\n    vmap(1)\n"
         "def use_attribute():\n    torch.polar(1, 2)\n"
+        "def transform():\n    torch.fft.rfft(1)\n"
     )
     assert module.annotated(1, 2) is False
     place = f"{tmp_path / 'their_net.py'}"
@@ -100,6 +125,7 @@ def test_a_missing_name_raises_where_it_is_used(load: Load, tmp_path: Path) -> N
     for call, message in (
         (module.use, f"{place}:9: Genesis has no torch.vmap; {advice}"),
         (module.use_attribute, f"{place}:11: Genesis has no torch.polar; Genesis has no complex tensors; keep"),
+        (module.transform, f"{place}:13: Genesis has no torch.fft.rfft; Genesis has no complex tensors; keep"),
         (module.Net, "Genesis has no torch.nn.Conv3d; Genesis has no three-dimensional layers yet"),
     ):
         with pytest.raises(MissingNameError) as caught:
@@ -156,52 +182,3 @@ def test_hub_loads_local_weights(load: Load, tmp_path: Path, monkeypatch: pytest
 def test_packages_that_cannot_be_redirected(package: str) -> None:
     with pytest.raises(ValueError, match="redirected: argument 'packages': expected top-level packages that use torch"):
         redirected(package)
-
-
-# --- genesis run ------------------------------------------------------------------------------------------------------
-
-SCRIPT = """
-import sys
-import torch
-from beside import double
-if __name__ == "__main__":
-    print(torch.nn.Linear.__module__, sys.argv[1:], double(torch.ones(1)).item())
-    if "fail" in sys.argv:
-        raise ValueError("from the script")
-    if "leave" in sys.argv:
-        sys.exit(7)
-"""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "shown"),
-    [
-        (["--epochs", "3"], 0, "['--epochs', '3'] 2.0"),
-        (["-h", "--also", "unheard_of"], 0, "['-h'] 2.0"),
-        (["--", "--also", "x"], 0, "['--also', 'x'] 2.0"),
-        (["fail"], 1, "['fail'] 2.0"),
-        (["leave"], 7, "['leave'] 2.0"),
-    ],
-)
-def test_a_script_runs(arguments: list[str], code: int, shown: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    (tmp_path / "beside.py").write_text(
-        "import torch\ndef double(x: torch.Tensor):\n    return 2 * x\n", encoding="utf-8"
-    )
-    command = [sys.executable, "-m", "genesis", "run", str(tmp_path / "script.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout == f"genesis.nn.modules.linear {shown}\n", done.stderr
-    assert done.returncode == code
-    if code == 1:
-        assert done.stderr.splitlines()[1].strip().startswith(f'File "{tmp_path / "script.py"}", line 8')
-        assert done.stderr.endswith("ValueError: from the script\n")
-
-
-def test_a_script_that_is_not_there(tmp_path: Path) -> None:
-    from genesis.port import run_script
-
-    with pytest.raises(FileNotFoundError, match=r"none\.py"):
-        run_script(tmp_path / "none.py")
-    (tmp_path / "some.py").touch()
-    with pytest.raises(ValueError, match="run: argument 'also': expected packages that are not imported yet, got"):
-        run_script(tmp_path / "some.py", also=["pytest"])

@@ -16,6 +16,13 @@ import pytest
 from tests.port import comparing, zoo
 
 FILES = Path(__file__).parent / "files"
+OWN = {  # file and class: the size of the input
+    ("residual_net", "ResidualNet"): (2, 3, 32, 32),
+    ("attention_net", "AttentionNet"): (2, 3, 32, 32),
+    ("encoder_net", "EncoderNet"): (2, 16),
+    ("decoder_net", "DecoderNet"): (2, 10),
+    ("diffusion_net", "DiffusionNet"): (2, 3, 17, 16),
+}
 SHARE = ("torchvision/shufflenetv2", "timm/convnext", "timm/vision_transformer", "timm/resnet")
 
 
@@ -23,14 +30,14 @@ SHARE = ("torchvision/shufflenetv2", "timm/convnext", "timm/vision_transformer",
 def on_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(FILES)
     yield
-    for name in ("residual_net", "attention_net"):
-        sys.modules.pop(name, None)
+    for module, _ in OWN:
+        sys.modules.pop(module, None)
 
 
-@pytest.mark.parametrize(("module", "name"), [("residual_net", "ResidualNet"), ("attention_net", "AttentionNet")])
+@pytest.mark.parametrize(("module", "name"), OWN)
 def test_a_model_file_runs_whole(module: str, name: str, on_path: None) -> None:
     sides = comparing.Sides(module)
-    comparing.compare(sides, lambda: getattr(importlib.import_module(module), name)(), (2, 3, 32, 32))
+    comparing.compare(sides, lambda: getattr(importlib.import_module(module), name)(), OWN[module, name])
 
 
 @pytest.mark.parametrize("file", SHARE)

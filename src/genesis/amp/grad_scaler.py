@@ -163,6 +163,11 @@ class GradScaler:
                     f"{user_line()}: GradScaler.step: {type(optimizer).__name__} has a step() of its own, which the "
                     "device cannot skip after an overflow: call it after replay()"
                 )
+            if optimizer.has_step_hooks:
+                raise CaptureError(
+                    f"{user_line()}: GradScaler.step: {type(optimizer).__name__} has hooks around its step, which a "
+                    "CUDA graph would not call again: remove them, or call it after replay()"
+                )
             optimizer.step_unless({found[0].device: functools.reduce(ops.logical_or, found)})
         elif not any(flag.item() for flag in found):
             optimizer.step()

@@ -32,6 +32,7 @@ class Unrecorded:
     save_layouts = save
 
 
+_new = object.__new__  # a variable that has only its array to be told; Variable.__init__ takes three times as long
 P = ParamSpec("P")
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
@@ -113,7 +114,9 @@ class Function(Differentiable):
             if isinstance(first_arg, Variable):  # nothing is to be done but to compute: that takes half the time
                 arrays = [arg.array if isinstance(arg, Variable) else arg for arg in args]
                 result = cls.forward(alone, *arrays, **kwargs) if kwargs else cls.forward(alone, *arrays)
-                return first_arg._result_class(result)
+                variable = _new(first_arg._result_class)
+                variable.array = result
+                return variable
         if modes["autocast"] is not None:
             args = modes["autocast"](cls, args)
         recording, on_arrays = modes["recording"], cls.on_arrays
@@ -143,7 +146,8 @@ class Function(Differentiable):
                 result = cls.forward(ctx, *inputs, **kwargs)
         make, origin = first._result_class, first.array
         if type(result) is NDArray and not recorded and modes["observer"] is None:
-            variable = make(result)
+            variable = _new(make)
+            variable.array = result
             if result.is_view_of(origin):
                 _note_view(variable, first, recording, on_arrays)
             return variable
@@ -151,7 +155,8 @@ class Function(Differentiable):
         variables: list[Tensor] = []
         for output in outputs:
             array = output if on_arrays else array_from(f"{cls.__name__}.forward", output)
-            variables.append(variable := make(array))
+            variables.append(variable := _new(make))
+            variable.array = array
             if array.is_view_of(origin):
                 _note_view(variable, first, recording, on_arrays, several=outputs is result)
         if recorded:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from genesis.errors import GraphError
 
@@ -26,13 +26,16 @@ class Watcher(Protocol):
 
     @property
     def rehearsal(self) -> Rehearsal | None:
-        """What stands in for the capture of a CUDA graph that is to make the same calls."""
+        """Protocol of what stands in for the capture of a CUDA graph that is to make the same calls."""
 
     def refuse(self, reason: str) -> None:
         """The run does what cannot be replayed."""
 
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         """Make this update of an optimizer's step."""
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """A block whose calls are no part of the run: they will be made again before each replay."""
 
 
 class _State(threading.local):
@@ -122,7 +125,11 @@ def without_dropout() -> contextlib.AbstractContextManager[None]:
 class _GradMode:
     mode: ClassVar[bool]
 
-    def __new__(cls, function: Callable[P, R] | None = None) -> Any:
+    @overload
+    def __new__(cls, function: None = None) -> Self: ...
+    @overload
+    def __new__(cls, function: Callable[P, R]) -> Callable[P, R]: ...  # type: ignore[misc]
+    def __new__(cls, function: Callable[P, R] | None = None) -> object:  # type: ignore[misc]
         """Make a context, or, as a decorator without parentheses, the function in it."""
         return super().__new__(cls) if function is None else cls()(function)
 

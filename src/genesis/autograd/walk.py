@@ -82,22 +82,27 @@ def _fill_recorded(seeds: list[tuple[Tensor, Tensor]], keeps: bool, inputs: Tens
 Tensors: TypeAlias = "Tensor | Sequence[Tensor]"
 
 
+def _require_only_inputs(deprecated: dict[str, bool]) -> None:
+    if deprecated not in ({}, {"only_inputs": True}):
+        raise TypeError(describe("grad", "only_inputs", "True, and no other argument", repr(deprecated)))
+
+
 @overload
 def grad(
     outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None, create_graph: bool = False, allow_unused: Literal[False] | None = None,
-    is_grads_batched: bool = False, materialize_grads: bool = False,
+    is_grads_batched: bool = False, materialize_grads: bool = False, **deprecated: bool,
 ) -> tuple[Tensor, ...]: ...  # fmt: skip
 @overload
 def grad(
     outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None, create_graph: bool = False, allow_unused: bool | None = None,
-    is_grads_batched: bool = False, materialize_grads: bool = False,
+    is_grads_batched: bool = False, materialize_grads: bool = False, **deprecated: bool,
 ) -> tuple[Tensor | None, ...]: ...  # fmt: skip
 def grad(
     outputs: Tensors, inputs: Tensors, grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None, create_graph: bool = False, allow_unused: bool | None = None,
-    is_grads_batched: bool = False, materialize_grads: bool = False,
+    is_grads_batched: bool = False, materialize_grads: bool = False, **deprecated: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """The gradients of the sum of outputs with respect to inputs; no `.grad` changes.
 
@@ -110,6 +115,7 @@ def grad(
         allow_unused: give None for an input that has no part in outputs.
         is_grads_batched: not supported; NotImplementedError.
         materialize_grads: give zeros for it.
+        deprecated: only_inputs=True, which old scripts give.
     Returns: a gradient for each input, in its shape and dtype.
     Raises: GraphError: an input has no part in the outputs; allow_unused gives None then, materialize_grads zeros.
         NotImplementedError: create_graph, where an op has no gradient of its gradient.
@@ -119,6 +125,7 @@ def grad(
         >>> genesis.autograd.grad(x * x, x)[0].item()
         6.0
     """
+    _require_only_inputs(deprecated)
     if is_grads_batched:
         raise NotImplementedError("grad: is_grads_batched=True is not supported")
     results, wanted = _listed(outputs), _listed(inputs)

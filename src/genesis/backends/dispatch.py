@@ -62,6 +62,18 @@ class Capture(Protocol):
         """outside(device_index): a block in which launches run, instead of becoming part of the graph."""
 
 
+class GraphCapture(Capture, Protocol):
+    """A capture that a driver makes.
+
+    Attributes:
+        after_replay: called with the stream of a replay once it has been launched.
+        forget: resets the graph, if it is still there.
+    """
+
+    after_replay: list[Callable[[int], None]]
+    forget: Callable[[], None]
+
+
 class Array(OnDevice, Protocol):
     """An array, as the dispatchers see it."""
 

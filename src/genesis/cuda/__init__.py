@@ -58,3 +58,15 @@ from genesis.cuda.triton_kernel import triton_kernel as triton_kernel
 from genesis.errors import CaptureError as CaptureError
 from genesis.errors import CompileError as CompileError
 from genesis.errors import OutOfMemoryError as OutOfMemoryError
+from genesis.tensor_types import CUDA_TYPES as _TYPES
+
+DoubleTensor = _TYPES["DoubleTensor"]
+FloatTensor = _TYPES["FloatTensor"]
+HalfTensor = _TYPES["HalfTensor"]
+BFloat16Tensor = _TYPES["BFloat16Tensor"]
+LongTensor = _TYPES["LongTensor"]
+IntTensor = _TYPES["IntTensor"]
+ShortTensor = _TYPES["ShortTensor"]
+CharTensor = _TYPES["CharTensor"]
+ByteTensor = _TYPES["ByteTensor"]
+BoolTensor = _TYPES["BoolTensor"]

@@ -1,4 +1,4 @@
-"""What the CUDA graphs of one compiled target share: memory for what they compute with, and the order of replays."""
+"""Arena: memory that the CUDA graphs of one compiled target share, and the order of their replays."""
 
 from __future__ import annotations
 

@@ -36,6 +36,8 @@ class TuningReport:
 
     outcomes: list[Outcome]
     num_left: int = 0  # problems that the budget did not reach
+    num_compiled: int = 0  # kernels, by processes that compile while others are measured
+    compile_seconds: float = 0.0  # of all these processes together
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -70,7 +72,9 @@ def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[T
 
 
 @contextmanager
-def _session(budget: float, progress: Progress | None, gathers: bool = False) -> Iterator[Session | None]:
+def _session(
+    budget: float, progress: Progress | None, gathers: bool = False, resumes: bool = True
+) -> Iterator[Session | None]:
     """The engine's session; None where there is no CUDA device."""
     if not budget > 0:
         raise ValueError(describe("tuning", "budget", "a number of seconds above 0", budget))
@@ -81,7 +85,7 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
     from genesis.backends.cuda.engine import planner
 
     told = None if progress is None else lambda problem, done, total: progress(str(problem), done, total)
-    session = planner.Session(budget, told, gathers)
+    session = planner.Session(budget, told, gathers, resumes)
     planner.begin(session)
     try:
         yield session
@@ -92,12 +96,18 @@ def _session(budget: float, progress: Progress | None, gathers: bool = False) ->
 
 
 def tune(
-    function: Callable[..., object], *inputs: object, budget: float = 60.0, progress: Progress | None = None
+    function: Callable[..., object],
+    *inputs: object,
+    budget: float = 60.0,
+    progress: Progress | None = None,
+    resume: bool = True,
 ) -> TuningReport:
     """Tune all that a model or function computes: convolutions, matrix products, attention, and their gradients.
 
-    The function is called once to count its problems. Then the budget begins: problems that take longest come first,
-    and candidates that need no compiler. Parameters keep their gradients and buffers their values, running
+    The function is called once to count its problems. Then the budget begins: first the heuristic's choice and one
+    other of each problem, then each by its share of the time, while all cores compile. A terminal shows how far it is,
+    unless `progress` is given; so does the logger `genesis.tuning`. What was measured is stored at once: Ctrl-C loses
+    nothing of it. Parameters keep their gradients and buffers their values, running
     statistics included.
 
     Args:
@@ -106,6 +116,7 @@ def tune(
         inputs: its arguments.
         budget: seconds, after that first call. Unfinished tuning resumes on the next call.
         progress: see tuning().
+        resume: also measure what an earlier call did not finish; False: only what has no result yet.
     Returns: the results, with the speed of each.
     Raises: ValueError: budget is not above 0.
 
@@ -118,7 +129,7 @@ def tune(
     parameters = list(function.parameters()) if isinstance(function, Module) else []
     before = [buffer.detach().clone() for buffer in buffers]
     try:
-        with _session(budget, progress, gathers=True) as session:
+        with _session(budget, progress, gathers=True, resumes=resume) as session:
             outputs = [each for each in _tensors(function(*inputs)) if each.requires_grad]
             wanted = [each for each in [*parameters, *_tensors(inputs)] if each.requires_grad]
             if outputs and wanted and state.recording:
@@ -131,7 +142,8 @@ def tune(
             buffer.array.copy_into(value.array)
     if session is None:
         return TuningReport([])
-    return TuningReport(session.outcomes, len(session.met) - len(session.outcomes))
+    num_left = len(session.met) - len(session.outcomes)
+    return TuningReport(session.outcomes, num_left, session.num_compiled, session.compile_seconds)
 
 
 def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:

@@ -7,13 +7,14 @@ import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from genesis import dtypes
 from genesis.amp.device_scale import DeviceScale
 from genesis.backends.backend import Op
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime import clock
-from genesis.backends.cuda.runtime.array import DeviceArray
-from genesis.backends.cuda.runtime.memory import allocate_own
+from genesis.backends.cuda.runtime.array import DeviceArray, layout_of
 from genesis.backends.cuda.runtime.streams import Event
 from genesis.cuda.arena import Arena, span
 from genesis.cuda.graphs import Graph, apart, graph
@@ -57,7 +58,7 @@ class Captured:
         self, recording: Recording, inputs: Sequence[DeviceArray], num_copied: int, arena: Arena, num_handed_out: int,
         scales: Sequence[DeviceScale] = (),
     ) -> None:  # fmt: skip
-        self._arena, self._graph = arena, Graph()
+        self._arena, self._graph, self._device = arena, Graph(), arena.device.index
         self._num_replays = 0
         self._marks: tuple[Event, Event] | None = None  # around a replay
         own = {value.memory.number for value in recording.outputs if value.memory.kind is Kind.INTERMEDIATE}
@@ -65,7 +66,9 @@ class Captured:
             copies = [arena.copy_of(handle) for handle in inputs[:num_copied]]
             self._inputs = [copy for copy, _ in copies]
             self._copies = [(copy.data_pointer, num_bytes) for copy, num_bytes in copies]
-            calls = [_apart(_static(call), own, self._graph) for call in recording.calls]
+            calls = [_static(call) for call in recording.calls]
+            self._constants = [call.function for call in calls if call.op == "from_cpu"]  # replays read their memory
+            calls = [_apart(call, own, self._graph) for call in calls]
             program = Recording(calls, recording.inputs, recording.outputs)
             static = [*self._inputs, *inputs[num_copied:]]
             with graph(self._graph, arena.pool, arena.stream, "thread_local"):
@@ -81,6 +84,7 @@ class Captured:
         self._stretches, places = _stretches(recording, made, static, num_handed_out)
         self._handed_out = list(zip(made[:num_handed_out], places, strict=False))
         self.static = made[num_handed_out:]
+        self._prepare()
 
     @property
     def num_bytes(self) -> int:
@@ -90,13 +94,10 @@ class Captured:
 
     def replay(self, inputs: Sequence[DeviceArray]) -> list[DeviceArray]:
         """The outputs that are handed out. Raises: CannotReplayError: nothing has been done."""
-        device, copy = self._arena.device.index, driver.get().copy
+        device, copy = self._device, driver.get().copy
         stream = self._arena.follow()
         try:
-            fresh = [
-                allocate_own(stretch.num_bytes, device, stream) if stretch.is_copied else None
-                for stretch in self._stretches
-            ]
+            fresh = [layout.new(stream) for layout in self._layouts]
         except OutOfMemoryError as error:
             raise CannotReplayError(f"has too little memory beside a CUDA graph ({error})", is_final=True) from None
         for handle, (pointer, num_bytes) in zip(inputs, self._copies, strict=False):
@@ -110,12 +111,16 @@ class Captured:
             raise CannotReplayError(str(error), is_stale=True) from None
         if before is not None:
             self._marks = before, clock.time_mark(device)
-        for stretch, storage in zip(self._stretches, fresh, strict=True):
-            if storage is not None:
-                copy(device, storage.pointer, stretch.pointer, stretch.num_bytes, stream)
-        outputs = []
+        for array, pointer, num_bytes in zip(fresh, self._copied_from, self._num_copied_bytes, strict=True):
+            copy(device, array.data_pointer, pointer, num_bytes, stream)
+        return fresh if self._are_whole else self._shown(inputs, fresh)
+
+    def _shown(self, inputs: Sequence[DeviceArray], fresh: Sequence[DeviceArray]) -> list[DeviceArray]:
+        """Outputs that are parts or views of fresh memory, or show inputs."""
+        outputs, storages = [], iter(fresh)
+        memory = [next(storages).storage if stretch.is_copied else None for stretch in self._stretches]
         for made, (index, offset) in self._handed_out:
-            storage, origin = fresh[index], self._stretches[index].input
+            storage, origin = memory[index], self._stretches[index].input
             if storage is not None:
                 made = DeviceArray(storage, made.shape, made.strides, offset // made.dtype.itemsize, made.dtype)
             elif origin is not None:
@@ -125,13 +130,29 @@ class Captured:
             outputs.append(made)
         return outputs
 
+    def _prepare(self) -> None:
+        """Work out what each replay allocates and copies."""
+        copied = [index for index, stretch in enumerate(self._stretches) if stretch.is_copied]
+        self._copied_from = [self._stretches[index].pointer for index in copied]
+        self._num_copied_bytes = [self._stretches[index].num_bytes for index in copied]
+        # Mostly each output is a stretch of its own: then it is made as any new array is.
+        self._are_whole = [index for _, (index, _) in self._handed_out] == copied and all(
+            made.layout.aligned and is_dense(made) for made, _ in self._handed_out
+        )
+        if self._are_whole:
+            self._layouts = [made.layout for made, _ in self._handed_out]
+        else:
+            self._layouts = [
+                layout_of((num_bytes,), dtypes.uint8, self._device) for num_bytes in self._num_copied_bytes
+            ]
+
     def seconds(self) -> float | None:
-        """What the latest replay that was timed took on the device."""
+        """Give the time of the latest replay that was timed, on the device."""
         return None if self._marks is None else clock.seconds_between(*self._marks)
 
     def copy_back(self, inputs: Sequence[DeviceArray], first: int) -> None:
         """After a replay: the copied inputs from `first` on, as the graph has changed them."""
-        device, copy = self._arena.device.index, driver.get().copy
+        device, copy = self._device, driver.get().copy
         for handle, (pointer, num_bytes) in zip(inputs[first:], self._copies[first:], strict=False):
             copy(device, handle.data_pointer, pointer, num_bytes, self._arena.follow())
 

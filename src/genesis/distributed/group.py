@@ -9,16 +9,20 @@ import json
 import os
 import threading
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from genesis import dtypes
 from genesis.distributed.faults import Peers
 from genesis.distributed.gloo import Gloo
+from genesis.distributed.meeting import meet
 from genesis.distributed.transport import Call, Transport, Work
 from genesis.errors import DistributedError, DTypeError, describe
 from genesis.ndarray import CPU, Device, NDArray
+
+if TYPE_CHECKING:
+    from genesis.distributed.nccl import Nccl
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 BACKENDS = ("gloo", "nccl")
@@ -40,7 +44,7 @@ class ProcessGroup:
         self._store = store
         peers = Peers(store, rank, size)
         self._gloo = Gloo(store, peers, timeout)
-        self._nccl: Transport | None = None
+        self._nccl: Nccl | None = None
         if backend == "nccl":
             from genesis.distributed.nccl import Nccl
 
@@ -79,10 +83,15 @@ class ProcessGroup:
         """The values, plain data, of all ranks, on all of them."""
         return [self.share(value if source == self.rank else None, source) for source in range(self.size)]
 
+    def settle(self) -> None:
+        """Wait until this rank's device has made all calls. Raises: DistributedError: one has failed."""
+        if self._nccl is not None:
+            self._nccl.settle()
+
     def close(self, patience: float | None = None) -> None:
         """End the transports, after the calls that are on their way; patience: seconds for them."""
         if self._nccl is not None:
-            self._nccl.close()
+            self._nccl.close(patience)
         self._gloo.close(patience)
 
 
@@ -137,7 +146,9 @@ def init_process_group(
 
     try:
         store.set_timeout(timedelta(seconds=seconds))
-        _present = ProcessGroup(distributed.PrefixStore("genesis", store), rank, world_size, backend, seconds, check)
+        place = distributed.PrefixStore("genesis", store)
+        own = distributed.PrefixStore(meet(place, rank, world_size, seconds), place)
+        _present = ProcessGroup(own, rank, world_size, backend, seconds, check)
     except RuntimeError as error:  # torch's, of a store or of gloo
         raise _not_met(op, rank, world_size, seconds, error) from error
 

@@ -3,14 +3,19 @@
 Calls run on a stream of their own, after what the caller's stream has been given. wait() lets the caller's stream go on
 after them; the host goes on at once. A kernel of NCCL waits for its peers without end, so a thread looks after the
 calls that have not ended: if a rank is gone or the time is up, it aborts the communicator, which ends the kernels.
+
+In the capture of a CUDA graph, calls become part of it; the thread looks after its replays. A communicator cannot end
+before the graphs that hold its calls, so the end of the group resets them.
 """
 
 from __future__ import annotations
 
 import base64
 import collections
+import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +26,7 @@ from genesis.distributed.transport import Call, ReduceOp
 from genesis.distribution import install_command
 from genesis.errors import DeviceError, DistributedError, DTypeError, describe
 from genesis.ndarray import Device, NDArray
-from genesis.ndarray.capturing import capture_of
+from genesis.ndarray.capturing import GraphCapture, capture_of
 from genesis.ndarray.device import current_index
 from genesis.settings import settings
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from genesis.distributed.group import ProcessGroup
 
 _EVERY = 0.5  # seconds between two looks at the calls on their way
+_SOON = 0.001  # seconds between two looks at what is about to end
 _WITHOUT = (dtypes.int16, dtypes.bool_)  # what NCCL does not have
 _OPS = {"sum": "SUM", "avg": "AVG", "product": "PROD", "min": "MIN", "max": "MAX"}
 _FINE = (0, 7)  # ncclSuccess, ncclInProgress
@@ -69,9 +75,11 @@ class Nccl:
         self._stream = streams.Stream(self.device.index, priority=-1)
         self.failed: DistributedError | None = None
         self._on_their_way: collections.deque[StreamWork] = collections.deque()
+        self._captures: weakref.WeakSet[GraphCapture] = weakref.WeakSet()  # with calls of this communicator
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._look_after, name="genesis.distributed.nccl", daemon=True)
         self._watch.start()
+        self._connect()
 
     def all_reduce(self, call: Call, array: NDArray, op: ReduceOp) -> StreamWork:
         def launch(stream: int) -> None:
@@ -110,12 +118,35 @@ class Nccl:
         if self.failed is not None:
             raise self.failed
 
-    def close(self) -> None:
+    def close(self, patience: float | None = None) -> None:
+        """End the communicator after its calls; patience: seconds for them, and no wait for the other ranks."""
+        is_done = self._drain(self._timeout if patience is None else patience)
         self._ended.set()
         self._watch.join(2 * _EVERY)
-        if self.failed is None:
-            self._stream.synchronize()
+        for capture in list(self._captures):
+            capture.forget()
+        if self.failed is None and is_done and patience is None:
             self._communicator.destroy()
+        elif self.failed is None:
+            self._communicator.abort()
+
+    def settle(self) -> None:
+        """Wait until the device has made all calls. Raises: DistributedError: one has failed."""
+        self._drain(self._timeout)
+        self.require()
+
+    def _drain(self, patience: float) -> bool:
+        """Wait until the device has made all calls, or one has failed. Returns: whether it has."""
+        end = time.monotonic() + patience
+        events = [
+            self._stream.record_event(),
+            *[work.event for work in list(self._on_their_way)],
+        ]  # graphs have their own
+        while self.failed is None and not all(event.query() for event in events):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_SOON)
+        return self.failed is None
 
     # --- the way to a call --------------------------------------------------------------------------------------------
 
@@ -140,10 +171,27 @@ class Nccl:
         event = self._stream.record_event()
         for array in arrays:
             array.record_stream(self._stream.handle)
-        work = StreamWork(self, call, event)
-        if capture_of(self.device) is None:
+        work, capture = StreamWork(self, call, event), capture_of(self.device)
+        if capture is None:
             self._on_their_way.append(work)
+        elif capture not in self._captures:
+            self._captures.add(capture)
+            capture.before_replay.insert(0, lambda stream: self.require())
+            capture.after_replay.append(functools.partial(self._replayed, call))
         return work
+
+    def _replayed(self, call: Call, stream: int) -> None:
+        """A graph whose first call is this one has been launched on a stream."""
+        event = streams.Stream(self.device.index, handle=stream).record_event()
+        self._on_their_way.append(StreamWork(self, call._replace(name=f"replay of {call.name}"), event))
+
+    def _connect(self) -> None:
+        """Make a first call: connections that cannot be made are an error here, not in a training step."""
+        one = NDArray.full((1,), 1, dtypes.float32, self.device)
+        work = self.all_reduce(Call("init_process_group", "nccl"), one, ReduceOp.SUM)
+        while not work.is_completed():
+            time.sleep(_SOON)
+        self.require()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 

@@ -82,5 +82,5 @@ class Transport(Protocol):
     def broadcast(self, call: Call, array: NDArray, source: int) -> Work:
         """In place."""
 
-    def close(self) -> None:
-        """End it; all ranks do."""
+    def close(self, patience: float | None = None) -> None:
+        """End it after its calls; all ranks do. patience: seconds for them, and then no wait for the other ranks."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from genesis import dtypes
 from genesis.export.graph import Emitter, Operand
+from genesis.export.ops_activation import activated
 from genesis.export.ops_elementwise import computed_in
 from genesis.export.registry import translates
 from genesis.export.sizes import Dim
@@ -157,6 +158,13 @@ def group_norm(
     y = _standardized(e, grouped, e.ints([2]), eps, x.dtype)
     whole = e.op("Reshape", y, e.sizes(x.shape))
     return _scaled(e, whole, weight, bias, x.ndim)
+
+
+@translates("GroupNormAct")
+def group_norm_act(
+    e: Emitter, x: Operand, weight: Operand | None, bias: Operand | None, num_groups: int, eps: float, activation: str
+) -> ir.Value:
+    return activated(e, group_norm(e, x, weight, bias, num_groups, eps), activation)
 
 
 @translates("RMSNorm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,12 @@ for _name, _kind in {
     "Cos": "Cos", "Erf": "Erf", "Sign": "Sign", "Sigmoid": "Sigmoid", "Tanh": "Tanh",
 }.items():  # fmt: skip
     translates(_name, _name.lower())(_unary(_kind))
+for _name, _op, _kind in (
+    ("Tan", "tan", "Tan"), ("ArcSin", "asin", "Asin"), ("ArcCos", "acos", "Acos"), ("ArcTan", "atan", "Atan"),
+    ("Sinh", "sinh", "Sinh"), ("Cosh", "cosh", "Cosh"), ("Asinh", "asinh", "Asinh"), ("Acosh", "acosh", "Acosh"),
+    ("Atanh", "atanh", "Atanh"),
+):  # fmt: skip
+    translates(_name, _op)(_unary(_kind))
 
 
 def _rounded(kind: str) -> Callable[[Emitter, Operand, int], Operand | ir.Value]:
@@ -96,6 +103,29 @@ def log1p(e: Emitter, x: Operand) -> ir.Value:
     return e.op("Where", e.op("Less", e.op("Abs", value), e.number(0.5, e.dtype)), small, large)
 
 
+@translates("Exp2", "exp2")
+def exp2(e: Emitter, x: Operand) -> ir.Value:
+    return e.op("Pow", e.number(2, e.dtype), e.cast(x, e.dtype))
+
+
+def _logarithm(base: int) -> Callable[[Emitter, Operand], ir.Value]:
+    return lambda e, x: e.op("Div", e.op("Log", e.cast(x, e.dtype)), e.number(math.log(base), e.dtype))
+
+
+translates("Log2", "log2")(_logarithm(2))
+translates("Log10", "log10")(_logarithm(10))
+
+
+@translates("Erfc", "erfc")
+def erfc(e: Emitter, x: Operand) -> ir.Value:
+    return e.op("Sub", e.number(1, e.dtype), e.op("Erf", e.cast(x, e.dtype)))
+
+
+@translates("Trunc", "trunc")
+def trunc(e: Emitter, x: Operand) -> Operand | ir.Value:
+    return e.op("Mul", e.op("Sign", x), e.op("Floor", e.op("Abs", x))) if x.dtype.is_floating_point else x
+
+
 # --- two operands -----------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +165,38 @@ def remainder(e: Emitter, x: Part, y: Part) -> ir.Value:
     differs = e.op("Xor", e.op("Less", rest, zero), e.op("Less", right, zero))
     wrong = e.op("And", differs, e.op("Not", e.op("Equal", rest, zero)))
     return e.op("Where", wrong, e.op("Add", rest, right), rest)
+
+
+@translates("Fmod", "fmod")
+def fmod(e: Emitter, x: Part, y: Part) -> ir.Value:
+    dtype = computed_in(e.dtype)
+    return e.convert(e.op("Mod", e.cast(x, dtype), e.cast(y, dtype), fmod=1), e.dtype)
+
+
+@translates("ArcTan2", "atan2")
+def atan2(e: Emitter, y: Operand, x: Operand) -> ir.Value:
+    up, right, zero = e.cast(y, e.dtype), e.cast(x, e.dtype), e.number(0, e.dtype)
+    half = e.op("Where", e.op("Less", up, zero), e.number(-math.pi, e.dtype), e.number(math.pi, e.dtype))
+    still = e.op("And", e.op("Equal", up, zero), e.op("Equal", right, zero))  # 0/0
+    angle = e.op("Atan", e.op("Div", up, e.op("Where", still, e.number(1, e.dtype), right)))
+    return e.op("Add", angle, e.op("Where", e.op("Less", right, zero), half, zero))
+
+
+@translates("Hypot", "hypot")
+def hypot(e: Emitter, x: Operand, y: Operand) -> ir.Value:
+    sides = [e.op("Abs", e.cast(side, e.dtype)) for side in (x, y)]
+    long, short = e.op("Max", *sides), e.op("Min", *sides)
+    safe = e.op("Where", e.op("Equal", long, e.number(0, e.dtype)), e.number(1, e.dtype), long)
+    ratio = e.op("Div", short, safe)
+    return e.op("Mul", long, e.op("Sqrt", e.op("Add", e.op("Mul", ratio, ratio), e.number(1, e.dtype))))
+
+
+@translates("CopySign", "copysign")
+def copysign(e: Emitter, x: Part, y: Part) -> ir.Value:
+    sign, zero = e.cast(y, e.dtype), e.number(0, e.dtype)
+    minus = e.op("Less", e.op("Where", e.op("Equal", sign, zero), e.op("Reciprocal", sign), sign), zero)  # −0.0 too
+    size = e.op("Abs", e.cast(x, e.dtype))
+    return e.op("Where", minus, e.op("Neg", size), size)
 
 
 @translates("FloorDivide", "floor_divide")

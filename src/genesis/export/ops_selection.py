@@ -103,6 +103,13 @@ def full(e: Emitter, shape: Shape, value: Number, dtype: DType, device_index: in
     return e.op("Expand", e.cast(value, dtype), e.sizes(shape))
 
 
+@translates("empty")
+def empty(
+    e: Emitter, shape: Shape, strides: Shape | None = None, dtype: DType = dtypes.float32, device_index: int = 0
+) -> ir.Value:
+    return full(e, shape, 0, dtype)
+
+
 @translates("arange")
 def arange(e: Emitter, start: Number, step: Number, length: Dim, dtype: DType, device_index: int = 0) -> ir.Value:
     if isinstance(length, int):

@@ -373,12 +373,12 @@ class Tanh(ElementwiseFunction):
         return ops.tanh_backward(grad, y)
 
 
-def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None, *, axis: int | None = None) -> Tensor:
     """exp(x) / Σ exp(x) along dim, computed so that nothing overflows.
 
     Args:
         input: any shape and floating dtype; computed in float32 under autocast.
-        dim: the dimension that sums to one.
+        dim, axis: the dimension that sums to one.
         dtype: compute in and return this dtype.
     Returns: the shape of input, in its dtype or the given one.
     Raises: ValueError: no dim is given. IndexError: input has no such dimension.
@@ -386,6 +386,7 @@ def softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -
     Example: >>> F.softmax(genesis.tensor([1.0, 1.0]), dim=0).tolist()
     [0.5, 0.5]
     """
+    dim = dim if axis is None else axis
     dim = _given_dim("softmax", dim, input)
     return Softmax.apply(input, dim=dim, dtype=dtype)
 

@@ -87,6 +87,14 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     for name, tensor in (("end", end), ("weight", weight)):
         if isinstance(tensor, Tensor) and tensor.array.dtype is not input.array.dtype:
             raise DTypeError(describe("lerp", name, f"{input.array.dtype}, as input", tensor.array.dtype))
+    dtype = input.array.dtype
+    if dtype.itemsize == 2:  # rounded once, not after each step
+        wide = cast(weight, float32) if isinstance(weight, Tensor) else weight
+        return cast(_lerp(cast(input, float32), cast(end, float32), wide), dtype)
+    return _lerp(input, end, weight)
+
+
+def _lerp(input: Tensor, end: Tensor, weight: Tensor | Number) -> Tensor:
     step = sub(end, input)
     if not isinstance(weight, Tensor):
         return add(input, mul(step, weight)) if abs(weight) < 0.5 else sub(end, mul(step, 1 - weight))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from genesis import shapes
 from genesis.autograd import Tensor
-from genesis.dtypes import float32
+from genesis.dtypes import float32, int64
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.conversion import cast
 from genesis.functional.dense import linear
@@ -12,11 +12,13 @@ from genesis.functional.elementwise import add, clamp, div, mul, pow, sub
 from genesis.functional.joining import narrow
 from genesis.functional.padding import pad
 from genesis.functional.reduction import Dims, norm, sum
+from genesis.functional.selection import index_select
 from genesis.functional.shape import expand, reshape
 from genesis.functional.windows import require_tensor
+from genesis.ndarray import NDArray, ops
 from genesis.shapes import normalize_dim
 
-__all__ = ["bilinear", "cosine_similarity", "local_response_norm", "normalize", "pairwise_distance"]
+__all__ = ["bilinear", "cosine_similarity", "local_response_norm", "normalize", "pairwise_distance", "pdist"]
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: Dims = 1, eps: float = 1e-12, out: None = None) -> Tensor:
@@ -92,6 +94,34 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     for name, x in (("x1", x1), ("x2", x2)):
         require_tensor("pairwise_distance", name, x)
     return norm(add(sub(x1, x2), eps), p, -1, keepdim=keepdim)
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """‖xᵢ − xⱼ‖ₚ of all pairs of rows i < j: the upper triangle of cdist(x, x), row by row.
+
+    Args:
+        input: (N, D), a floating dtype.
+        p: order of the norm, at least 0; ∞ for the largest difference.
+    Returns: (N·(N − 1)/2,).
+    Raises: ShapeError: not 2 dimensions. DTypeError: not floating. ValueError: p < 0.
+    Grad: input; 0 between equal rows.
+
+    Example:
+        >>> F.pdist(genesis.tensor([[0.0], [1.0], [3.0]])).tolist()
+        [1.0, 3.0, 2.0]
+    """
+    require_tensor("pdist", "input", input)
+    if input.array.ndim != 2:
+        raise ShapeError(describe("pdist", "input", "2 dimensions", f"shape {input.array.shape}"))
+    if not input.array.dtype.is_floating_point:
+        raise DTypeError(describe("pdist", "input", "a floating dtype", input.array.dtype))
+    if p < 0:
+        raise ValueError(describe("pdist", "p", "a number >= 0", p))
+    rows = NDArray.arange(0, 1, input.array.shape[0], int64, input.array.device)
+    above = rows.unsqueeze(1).lt(rows.unsqueeze(0))
+    pairs = ops.nonzero(above)
+    first, second = (input._like(pairs.select(1, side)) for side in range(2))
+    return norm(sub(index_select(input, 0, first), index_select(input, 0, second)), p, -1)
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

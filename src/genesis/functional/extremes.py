@@ -27,35 +27,45 @@ class ValuesAndIndices(NamedTuple):
     indices: Tensor
 
 
-def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+def amax(
+    input: Tensor, dim: Dims = (), keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
+) -> Tensor:
     """The largest value over dim; NaN wins.
 
     Args:
         input: any shape and dtype, with elements along dim.
         dim: one or several dimensions; all by default.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
     Returns: the shape of input without dim, dtype of input.
     Raises: ShapeError: there is no element to choose.
     Grad: input: equal values share it; it is NaN where the result is. Saves input and the output.
     Example: >>> F.amax(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
     [7.0, 5.0]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return Extreme.apply(input, op=ops.amax, dims=dims_of("amax", dim, input, filled=True), keepdim=keepdim)
 
 
-def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+def amin(
+    input: Tensor, dim: Dims = (), keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
+) -> Tensor:
     """The smallest value over dim; NaN wins.
 
     Args:
         input: any shape and dtype, with elements along dim.
         dim: one or several dimensions; all by default.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
     Returns: the shape of input without dim, dtype of input.
     Raises: ShapeError: there is no element to choose.
     Grad: input: equal values share it; it is NaN where the result is. Saves input and the output.
     Example: >>> F.amin(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
     [1.0, 3.0]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return Extreme.apply(input, op=ops.amin, dims=dims_of("amin", dim, input, filled=True), keepdim=keepdim)
 
 
@@ -93,7 +103,13 @@ def max(input: Tensor, other: Tensor, /) -> Tensor: ...
 @overload
 def max(input: Tensor, *, other: Tensor) -> Tensor: ...
 def max(
-    input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False, *, other: Tensor | None = None
+    input: Tensor,
+    dim: int | Tensor | None = None,
+    keepdim: bool = False,
+    *,
+    other: Tensor | None = None,
+    axis: int | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor | ValuesAndIndices:
     """The largest value: of all; along dim, as (values, indices); or of two tensors, as maximum(input, other).
 
@@ -101,6 +117,7 @@ def max(
         input: any shape and dtype, with elements along dim.
         dim: one dimension, or None; a tensor is taken as other.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
         other: a tensor that broadcasts with input.
     Returns: dtype of input; the indices are int64.
     Raises: ShapeError: there is no element to choose.
@@ -108,6 +125,8 @@ def max(
     Example: >>> F.max(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices.tolist()
     [1, 0]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return _extreme("max", maximum, input, dim, keepdim, other)
 
 
@@ -120,7 +139,13 @@ def min(input: Tensor, other: Tensor, /) -> Tensor: ...
 @overload
 def min(input: Tensor, *, other: Tensor) -> Tensor: ...
 def min(
-    input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False, *, other: Tensor | None = None
+    input: Tensor,
+    dim: int | Tensor | None = None,
+    keepdim: bool = False,
+    *,
+    other: Tensor | None = None,
+    axis: int | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor | ValuesAndIndices:
     """The smallest value: of all; along dim, as (values, indices); or of two tensors, as minimum(input, other).
 
@@ -128,6 +153,7 @@ def min(
         input: any shape and dtype, with elements along dim.
         dim: one dimension, or None; a tensor is taken as other.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
         other: a tensor that broadcasts with input.
     Returns: dtype of input; the indices are int64.
     Raises: ShapeError: there is no element to choose.
@@ -135,6 +161,8 @@ def min(
     Example: >>> F.min(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).indices.tolist()
     [0, 1]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return _extreme("min", minimum, input, dim, keepdim, other)
 
 
@@ -174,35 +202,55 @@ class ExtremeOfDim(Reduction):
         return ops.scatter(grad.full_like(0, ctx.shape), ctx.dim, indices, Reduction.kept(ctx, grad))
 
 
-def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmax(
+    input: Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    axis: int | None = None,
+    keepdims: bool | None = None,
+) -> Tensor:
     """The index of the largest value along dim, or in the flattened input without dim; the first of equals.
 
     Args:
         input: any shape and dtype, with elements along dim.
         dim: one dimension, or None.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
     Returns: the shape of input without dim, int64.
     Raises: ShapeError: there is no element to choose.
     Grad: none.
     Example: >>> F.argmax(genesis.tensor([[1.0, 5.0], [7.0, 3.0]])).item()
     2
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return ArgExtreme.apply(input, op=ops.argmax, dim=dim, keepdim=keepdim)
 
 
-def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmin(
+    input: Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    axis: int | None = None,
+    keepdims: bool | None = None,
+) -> Tensor:
     """The index of the smallest value along dim, or in the flattened input without dim; the first of equals.
 
     Args:
         input: any shape and dtype, with elements along dim.
         dim: one dimension, or None.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
     Returns: the shape of input without dim, int64.
     Raises: ShapeError: there is no element to choose.
     Grad: none.
     Example: >>> F.argmin(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=1).tolist()
     [0, 1]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return ArgExtreme.apply(input, op=ops.argmin, dim=dim, keepdim=keepdim)
 
 
@@ -226,35 +274,45 @@ def _arg_extreme(op: OverDim, x: NDArray, dim: int, keepdim: bool) -> NDArray:
     return op(x, dim, keepdim)
 
 
-def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+def all(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
+) -> Tensor:
     """Whether every element over dim is nonzero.
 
     Args:
         input: any shape and dtype.
         dim: one or several dimensions; all by default.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
     Returns: the shape of input without dim, bool; uint8 for uint8.
     Raises: IndexError: input has no such dimension.
     Grad: none.
     Example: >>> F.all(genesis.tensor([[True, False], [True, True]]), dim=1).tolist()
     [False, True]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return Truth.apply(input, op=ops.all, dims=dims_of("all", dim, input), keepdim=keepdim)
 
 
-def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+def any(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
+) -> Tensor:
     """Whether some element over dim is nonzero.
 
     Args:
         input: any shape and dtype.
         dim: one or several dimensions; all by default.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
     Returns: the shape of input without dim, bool; uint8 for uint8.
     Raises: IndexError: input has no such dimension.
     Grad: none.
     Example: >>> F.any(genesis.tensor([[False, False], [True, False]]), dim=1).tolist()
     [False, True]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return Truth.apply(input, op=ops.any, dims=dims_of("any", dim, input), keepdim=keepdim)
 
 

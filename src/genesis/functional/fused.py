@@ -245,7 +245,7 @@ def conv_prepacked(
         input: (N, C, H, W), cast to the dtype of the packed weight.
         packed: the result of conv_prepack.
         residual: the shape of the result, added before the activation; or None.
-        activation: as in `conv_bn_relu`; by default none.
+        activation: as in `F.conv_bn_relu`; by default none.
     Returns: (N, K, P, Q), dtype of the packed weight.
     Raises: ValueError: it is no activation; input is not 4-d; channels don't match; the residual's shape differs.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.antialias import Antialiased
 from genesis.functional.pooling import AdaptiveAvgPool2d
 from genesis.functional.windows import Size, per_dimension, planar, require_tensor
 from genesis.ndarray import NDArray, ops
@@ -35,7 +36,8 @@ def interpolate(
             dimension, "bilinear" or "bicubic" with 2, "trilinear" with 3.
         align_corners: the outermost samples coincide, else the outermost edges; for the linear and cubic modes.
         recompute_scale_factor: positions follow from the rounded size, not from scale_factor itself.
-        antialias: must be False.
+        antialias: smooth what becomes smaller, as Pillow does: the filter covers all samples between two outputs, and
+            "bicubic" uses a = −0.5 instead of −0.75; for "bilinear" and "bicubic".
     Returns: (N, C, …), dtype of input.
     Raises: ValueError: not exactly one of size and scale_factor; a mode of another rank; an empty result.
     Grad: input.
@@ -55,6 +57,8 @@ def interpolate(
         return InterpolateVolumeArea.apply(input, size=sizes)
     if mode == "area":
         return AdaptiveAvgPool2d.apply(input, spatial=len(sizes), size=planar(sizes, 1))
+    if antialias:
+        return Antialiased.apply(input, size=sizes, mode=mode, align_corners=bool(align_corners), scales=scales)
     return Interpolate.apply(input, size=sizes, mode=mode, align_corners=bool(align_corners), scales=scales)
 
 
@@ -103,8 +107,8 @@ def _check_mode(op: str, input: Tensor, mode: str, align_corners: bool | None, a
         raise ShapeError(describe(op, "input", expected, f"shape {input.array.shape}"))
     if align_corners is not None and len(SPATIAL_DIMS[mode]) == 3:
         raise ValueError(describe(op, "align_corners", f"None with mode {mode!r}", align_corners))
-    if antialias:
-        raise ValueError(describe(op, "antialias", "False", antialias))
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ValueError(describe(op, "antialias", f"False with mode {mode!r}", antialias))
 
 
 def _target(

@@ -17,18 +17,20 @@ from genesis.shapes import Shape
 __all__ = ["cat", "chunk", "narrow", "split", "stack", "unbind"]
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
     """Concatenate tensors along dim.
 
     Args:
         tensors: equal sizes but in dim; dtypes are promoted. Empty vectors fit anywhere.
         dim: counts from the end if negative.
+        axis: NumPy's name of dim.
     Returns: a copy, in the promoted dtype.
     Raises: ShapeError: no tensors; 0-d ones; other sizes differ. TypeError: not a list or tuple of tensors.
     Grad: each tensor. Saves nothing.
     Example: >>> F.cat([genesis.zeros(1), genesis.ones(2)]).tolist()
     [0.0, 1.0, 1.0]
     """
+    dim = dim if axis is None else axis
     listed = _tensors("cat", tensors)
     parts = [x for x in listed if x.array.shape != (0,)]  # PyTorch lets empty vectors take part anywhere
     first = (parts or listed)[0].array
@@ -68,18 +70,20 @@ class Cat(ArrayFunction):
         return tuple(grads)
 
 
-def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
     """Join tensors along a new dimension.
 
     Args:
         tensors: of one shape; dtypes are promoted.
         dim: where the new dimension goes, from 0 to ndim.
+        axis: NumPy's name of dim.
     Returns: a copy, in the promoted dtype.
     Raises: ShapeError: no tensors, or shapes that differ. TypeError: not a list or tuple of tensors.
     Grad: each tensor. Saves nothing.
     Example: >>> F.stack([genesis.zeros(2), genesis.ones(2)], dim=1).tolist()
     [[0.0, 1.0], [0.0, 1.0]]
     """
+    dim = dim if axis is None else axis
     listed = _tensors("stack", tensors)
     shape = listed[0].array.shape
     for number, tensor in enumerate(listed):

@@ -39,13 +39,22 @@ class Reduction(ArrayFunction):
         return Reduction.kept(ctx, grad).expand(ctx.shape)
 
 
-def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def sum(
+    input: Tensor,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+    axis: Dims = None,
+    keepdims: bool | None = None,
+) -> Tensor:
     """Σ input over dim.
 
     Args:
         input: any shape and dtype; bool and integers are summed in int64.
         dim: one or several dimensions; all by default.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
         dtype: compute in and return this dtype.
     Returns: the shape of input without dim.
     Raises: IndexError: input has no such dimension.
@@ -53,6 +62,8 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType 
     Example: >>> F.sum(genesis.ones(2, 3), dim=1).tolist()
     [3.0, 3.0]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     return Sum.apply(input, dims=dims_of("sum", dim, input), keepdim=keepdim, dtype=dtype)
 
 
@@ -69,13 +80,22 @@ class Sum(Reduction):
         return Reduction.spread(ctx, grad)
 
 
-def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def mean(
+    input: Tensor,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+    axis: Dims = None,
+    keepdims: bool | None = None,
+) -> Tensor:
     """The average over dim.
 
     Args:
         input: any shape, a floating dtype, or any with dtype.
         dim: one or several dimensions; all by default.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
         dtype: compute in and return this dtype.
     Returns: the shape of input without dim.
     Raises: DTypeError: input is not floating, and no floating dtype is given.
@@ -83,6 +103,8 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType
     Example: >>> F.mean(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
     [4.0, 4.0]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     dims = dims_of("mean", dim, input)
     _require_floating("mean", "input", dtype or input.array.dtype)
     return Mean.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
@@ -99,13 +121,22 @@ class Mean(Reduction):
         return Reduction.spread(ctx, grad.div(_count(ctx) or 1))
 
 
-def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def prod(
+    input: Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+    axis: int | None = None,
+    keepdims: bool | None = None,
+) -> Tensor:
     """Π input over dim.
 
     Args:
         input: any shape and dtype; bool and integers are multiplied in int64.
         dim: one dimension; all by default.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
         dtype: compute in and return this dtype.
     Returns: the shape of input without dim.
     Raises: IndexError: input has no such dimension.
@@ -113,6 +144,8 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     Example: >>> F.prod(genesis.tensor([[1.0, 5.0], [7.0, 3.0]]), dim=0).tolist()
     [7.0, 15.0]
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     dims = dims_of("prod", dim, input)
     return Prod.apply(input, dims=dims, keepdim=keepdim, dtype=dtype)
 
@@ -152,6 +185,8 @@ def var(
     keepdim: bool = False,
     *,
     correction: float | None = None,
+    axis: Dims = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """The variance over dim: Σ (x − mean)² / (n − correction).
 
@@ -160,6 +195,7 @@ def var(
         dim: one or several dimensions; all by default.
         unbiased: False is the older way to say correction=0.
         keepdim: keep dim, with size 1.
+        axis, keepdims: NumPy's names of dim and keepdim.
         correction: 1 by default, which makes the estimate unbiased.
     Returns: the shape of input without dim, dtype of input.
     Raises: DTypeError: input is not floating. ValueError: both correction and unbiased.
@@ -167,6 +203,8 @@ def var(
     Example: >>> F.var(genesis.tensor([1.0, 3.0])).item()
     2.0
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     dims, correction = _statistics_arguments("var", input, dim, unbiased, correction)
     return Var.apply(input, dims=dims, correction=correction, keepdim=keepdim)
 
@@ -198,6 +236,8 @@ def std(
     keepdim: bool = False,
     *,
     correction: float | None = None,
+    axis: Dims = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """The standard deviation over dim, the square root of var; its gradient is zero where it is zero.
 
@@ -205,12 +245,15 @@ def std(
         input: any shape, a floating dtype.
         the others are those of var.
         dim, unbiased, keepdim, correction: as in `F.var`.
+        axis, keepdims: NumPy's names of dim and keepdim.
     Returns: the shape of input without dim, dtype of input.
     Raises: DTypeError: input is not floating. ValueError: both correction and unbiased.
     Grad: input. Saves input and the output.
     Example: >>> F.std(genesis.tensor([1.0, 3.0]), correction=0).item()
     1.0
     """
+    dim = dim if axis is None else axis
+    keepdim = keepdim if keepdims is None else keepdims
     dims, correction = _statistics_arguments("std", input, dim, unbiased, correction)
     return Std.apply(input, dims=dims, correction=correction, keepdim=keepdim)
 

@@ -17,6 +17,7 @@ from genesis.autograd.recorded_walk import RULES, Recorded, Rule
 from genesis.autograd.views import AsStrided, CopySlices, Overwrite
 from genesis.functional import activation as act
 from genesis.functional import (
+    antialias,
     conversion,
     elementwise,
     extremes,
@@ -141,8 +142,8 @@ for function in (
     shape.Permute, shape.Diagonal, shape.Flip, shape.Roll, shape.Expand, shape.Repeat, shape.Triangle, joining.Split,
     joining.Unbind, joining.Narrow, indexing.GetItem, selection.IndexSelect, selection.Gather, reduction.Sum,
     reduction.Mean, reduction.CumSum, interpolation.Interpolate, interpolation.InterpolateVolumeArea,
-    interpolation.PixelShuffle, interpolation.PixelUnshuffle, folding.Unfold, folding.Fold, pooling.AvgPool2d,
-    pooling.AdaptiveAvgPool2d,
+    antialias.Antialiased, interpolation.PixelShuffle, interpolation.PixelUnshuffle, folding.Unfold, folding.Fold,
+    pooling.AvgPool2d, pooling.AdaptiveAvgPool2d,
 ):  # fmt: skip
     RULES[function] = linear
 for stepwise in (

@@ -24,12 +24,12 @@ __all__: list[str] = []  # the import fills the table of rules
 # --- ops whose gradient has the operands or the result in it ----------------------------------------------------------
 
 
-def _by_input(formula: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+def by_input(formula: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     """The rule of a function of one operand, from its gradient and the operand, which is saved."""
     return lambda call, grad: formula(grad, call.input(0, call.saved[0]))
 
 
-def _by_output(formula: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+def by_output(formula: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     """The rule of a function of one operand, from its gradient and the result, which is saved."""
     return lambda call, grad: formula(grad, call.output(call.saved[0]))
 
@@ -43,18 +43,18 @@ def _erf(grad: Tensor, x: Tensor) -> Tensor:
 
 
 RULES[unary.Neg] = lambda call, grad: neg(grad)
-RULES[unary.Exp] = _by_output(mul)
-RULES[unary.Expm1] = _by_output(lambda grad, y: mul(grad, add(y, 1)))
-RULES[unary.Log] = _by_input(div)
-RULES[unary.Log1p] = _by_input(lambda grad, x: div(grad, add(x, 1)))
-RULES[unary.Sqrt] = _by_output(lambda grad, y: div(grad, mul(y, 2)))
-RULES[unary.Rsqrt] = _by_output(lambda grad, y: mul(mul(grad, mul(mul(y, y), y)), -0.5))
-RULES[unary.Reciprocal] = _by_output(lambda grad, y: neg(mul(grad, mul(y, y))))
-RULES[unary.Sin] = _by_input(lambda grad, x: mul(grad, cos(x)))
-RULES[unary.Cos] = _by_input(lambda grad, x: neg(mul(grad, sin(x))))
-RULES[unary.Erf] = _by_input(_erf)
-RULES[act.Sigmoid] = _by_output(lambda grad, y: mul(grad, mul(y, sub(1, y))))
-RULES[act.Tanh] = _by_output(_tanh)
+RULES[unary.Exp] = by_output(mul)
+RULES[unary.Expm1] = by_output(lambda grad, y: mul(grad, add(y, 1)))
+RULES[unary.Log] = by_input(div)
+RULES[unary.Log1p] = by_input(lambda grad, x: div(grad, add(x, 1)))
+RULES[unary.Sqrt] = by_output(lambda grad, y: div(grad, mul(y, 2)))
+RULES[unary.Rsqrt] = by_output(lambda grad, y: mul(mul(grad, mul(mul(y, y), y)), -0.5))
+RULES[unary.Reciprocal] = by_output(lambda grad, y: neg(mul(grad, mul(y, y))))
+RULES[unary.Sin] = by_input(lambda grad, x: mul(grad, cos(x)))
+RULES[unary.Cos] = by_input(lambda grad, x: neg(mul(grad, sin(x))))
+RULES[unary.Erf] = by_input(_erf)
+RULES[act.Sigmoid] = by_output(lambda grad, y: mul(grad, mul(y, sub(1, y))))
+RULES[act.Tanh] = by_output(_tanh)
 
 
 def _silu(grad: Tensor, x: Tensor) -> Tensor:
@@ -100,8 +100,8 @@ def _log_softmax(call: Recorded, grad: Tensor) -> Tensor:
     return grad - exp(y) * sum(grad, dim, keepdim=True) if y.ndim else grad * 0.0
 
 
-RULES[act.SiLU] = _by_input(_silu)
-RULES[act.Hardswish] = _by_input(_hardswish)
+RULES[act.SiLU] = by_input(_silu)
+RULES[act.Hardswish] = by_input(_hardswish)
 RULES[act.GELU] = _gelu
 RULES[act.Softplus] = _softplus
 RULES[act.ELU] = _elu

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from genesis import activations
 from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.autograd.recorded_walk import RULES, Recorded
 from genesis.autograd.walk import grad as gradients
+from genesis.functional import activation as act
 from genesis.functional import attention, binary_loss, classification, conv, dense, loss, normalization
 from genesis.functional.activation import sigmoid, softmax, softplus
 from genesis.functional.elementwise import where
@@ -235,14 +237,32 @@ def _layer_norm(call: Recorded, grad: Tensor) -> Gradients:
 
 def _group_norm(call: Recorded, grad: Tensor) -> Gradients:
     x, weight = (call.input(index, each) for index, each in enumerate(call.saved[:2]))
-    groups = call.ctx.num_groups
-    grouped = reshape(x, (x.shape[0], groups, numel(x.shape[1:]) // groups))
-    centered = grouped - mean(grouped, 2, keepdim=True)
-    y = centered * rsqrt(mean(centered * centered, 2, keepdim=True) + call.kwargs["eps"])
-    y = reshape(y, x.shape)
-    y = y if weight is None else y * reshape(weight, [1, -1] + [1] * (x.ndim - 2))
+    y = _grouped_norm(x, weight, call.ctx.num_groups, call.kwargs["eps"])
     grad_bias = sum(grad, [0, *range(2, x.ndim)]) if call.needs[2] else None
     return *_again(call, y, [x, weight], grad), grad_bias
+
+
+def _group_norm_act(call: Recorded, grad: Tensor) -> Gradients:
+    x, weight, bias = operands = [call.input(index, each) for index, each in enumerate(call.saved[:3])]
+    groups, activation = call.ctx.options
+    y = _grouped_norm(x, weight, groups, call.kwargs["eps"])
+    y = y if bias is None else y + reshape(bias, [1, -1] + [1] * (x.ndim - 2))
+    return tuple(_again(call, _activated(y, activation), operands, grad))
+
+
+def _activated(x: Tensor, activation: str) -> Tensor:
+    name, number = activations.parse(activation)
+    if name == "gelu_tanh":
+        return act.gelu(x, "tanh")
+    function = getattr(act, name)
+    return function(x) if number is None else function(x, number)
+
+
+def _grouped_norm(x: Tensor, weight: Tensor | None, groups: int, eps: float) -> Tensor:
+    grouped = reshape(x, (x.shape[0], groups, numel(x.shape[1:]) // groups))
+    centered = grouped - mean(grouped, 2, keepdim=True)
+    y = reshape(centered * rsqrt(mean(centered * centered, 2, keepdim=True) + eps), x.shape)
+    return y if weight is None else y * reshape(weight, [1, -1] + [1] * (x.ndim - 2))
 
 
 def _rms_norm(call: Recorded, grad: Tensor) -> Gradients:
@@ -270,6 +290,7 @@ def _attention(call: Recorded, grad: Tensor) -> Gradients:
 RULES[normalization.BatchNorm] = _batch_norm
 RULES[normalization.LayerNorm] = _layer_norm
 RULES[normalization.GroupNorm] = _group_norm
+RULES[normalization.GroupNormAct] = _group_norm_act
 RULES[normalization.RMSNorm] = _rms_norm
 RULES[attention.Attention] = _attention
 

@@ -12,12 +12,15 @@ from genesis.ndarray import NDArray, ops
 __all__ = ["argsort", "cummax", "sort", "topk"]
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesAndIndices:
+def sort(
+    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False, *, axis: int | None = None
+) -> ValuesAndIndices:
     """Sort along dim; NaN is the largest.
 
     Args:
         input: any shape, numbers or bool.
         dim: counts from the end if negative.
+        axis: NumPy's name of dim.
         descending: largest first.
         stable: equal elements keep their order.
     Returns: (values, indices): dtype of input, and int64.
@@ -26,6 +29,7 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     Example: >>> F.sort(genesis.tensor([3.0, 1.0, 2.0])).indices.tolist()
     [1, 2, 0]
     """
+    dim = dim if axis is None else axis
     dim = shapes.normalize_dim("sort", dim, input.array.ndim)
     return ValuesAndIndices(*Sort.apply(input, dim=dim, descending=descending, stable=bool(stable)))
 
@@ -48,17 +52,21 @@ class Sort(Ordered):
         return values, indices
 
 
-def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+def argsort(
+    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False, *, axis: int | None = None
+) -> Tensor:
     """The indices that sort input along dim.
 
     Args:
         input: any shape, numbers or bool.
         dim, descending, stable: as in `F.sort`.
+        axis: NumPy's name of dim.
     Returns: the shape of input, int64.
     Grad: none.
     Example: >>> F.argsort(genesis.tensor([3.0, 1.0, 2.0]), descending=True).tolist()
     [0, 2, 1]
     """
+    dim = dim if axis is None else axis
     return sort(input, dim, descending, stable).indices
 
 

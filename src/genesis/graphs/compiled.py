@@ -16,10 +16,12 @@ from genesis import backends
 from genesis.amp.casting import with_new_cache
 from genesis.autograd.modes import Watcher, state, watched
 from genesis.graphs.failures import CannotReplayError
+from genesis.graphs.flat import Conditions
 from genesis.graphs.guards import present_modes
 from genesis.graphs.host import constants_only
 from genesis.graphs.recorder import Recorder
 from genesis.graphs.report import RecordingReport, Report, signature_of
+from genesis.graphs.shortcut import Shortcut
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import Executed, Trace, untraced
 from genesis.graphs.values import kind_of
@@ -84,6 +86,7 @@ class Compiled(abc.ABC):
         self.target = target
         self._name = name
         self._entries: dict[Hashable, Entry] = {}
+        self._latest: Shortcut | None = None
         self._arenas: dict[Device, Arena] = {}
         self._reasons: list[str] = []  # why it ran eagerly, of all warnings
         self._changes: collections.Counter[str] = collections.Counter()  # before it was recorded anew
@@ -114,6 +117,14 @@ class Compiled(abc.ABC):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         start = perf_counter()
+        latest = self._latest
+        if latest is not None and not kwargs:
+            found = latest.tensors_of(args)
+            if found is not None and latest.entry.is_recorded and latest.entry.holds():
+                try:
+                    return self._replay(latest.entry, found, start)
+                except CannotReplayError:  # it will be once more, where that is dealt with
+                    pass
         tensors: list[Tensor] = []
         kind: Hashable = kind_of(args, tensors)
         if kwargs:
@@ -135,22 +146,26 @@ class Compiled(abc.ABC):
         if not entry.may_replay(tensors):
             return self.target(*args, **kwargs)
         if entry.is_recorded:
+            self._latest = None if kwargs else Shortcut.of(entry, args, tensors)
             try:
-                result = entry.replay(tensors)
-            except CannotReplayError as error:  # before it has done anything
+                return self._replay(entry, tensors, start)
+            except CannotReplayError as error:
                 failure = error.with_traceback(None)  # whose frames would hold the graph, and its memory
                 failure.__context__ = None
-            else:
-                self._num_in_vain = 0
-                self.num_replays += 1
-                entry.num_replays += 1
-                entry.seconds += perf_counter() - start
-                return result
             return self._run_instead(entry, failure, kind, Run(self.target, backend, tensors, args, kwargs))
         result, refusal = entry.record(Run(self.target, backend, tensors, args, kwargs))
         if refusal:
             entry.is_refused = True
             self._warn(refusal)
+        return result
+
+    def _replay(self, entry: Entry, tensors: Sequence[Tensor], start: float) -> object:
+        """start: of the call. Raises: CannotReplayError: before it has done anything."""
+        result = entry.replay(tensors)
+        self._num_in_vain = 0
+        self.num_replays += 1
+        entry.num_replays += 1
+        entry.seconds += perf_counter() - start
         return result
 
     def _run_instead(self, entry: Entry, failure: CannotReplayError, kind: Hashable, run: Run) -> object:
@@ -168,7 +183,7 @@ class Compiled(abc.ABC):
         warnings.warn(message, RuntimeWarning, stacklevel=depth)
 
     def _arena(self, device: Device) -> Arena | None:
-        """What the recordings on a device share; None on the CPU, where each array is allocated as it is needed."""
+        """Return what the recordings on a device share; None on the CPU, where arrays are allocated as needed."""
         if device is CPU:
             return None
         if device not in self._arenas:
@@ -229,6 +244,8 @@ class Entry(abc.ABC):
         self.backend = backend
         self._executed = executed
         self._num_attempts = 0
+        self._holds: Callable[[], bool] | None = None  # all guards in one function
+        self._num_checks, self._num_checks_until = 0, 2  # guards are put together after so many checks
 
     @property
     @abc.abstractmethod
@@ -236,7 +253,7 @@ class Entry(abc.ABC):
 
     @abc.abstractmethod
     def report(self) -> RecordingReport:
-        """Of its recording, which there is."""
+        """Ask its recording, which there is."""
 
     def _report(self, recording: Recording, captured: Captured | None = None) -> RecordingReport:
         seconds = self.seconds / self.num_replays if self.num_replays else None
@@ -249,9 +266,37 @@ class Entry(abc.ABC):
     def refuse(self) -> None:
         """Run eagerly from now on, and forget the recording."""
 
-    @abc.abstractmethod
+    def holds(self) -> bool:
+        """Whether it is known at once that nothing has changed, and that there are no hooks."""
+        return self._holds is not None and self._holds()
+
     def changed(self) -> str | None:
         """The name of the first guard that fails; None if the recording, if any, is valid."""
+        if self.holds():
+            return None
+        changed = self._changed()
+        if changed is None and self.num_replays:  # the capture may have changed what optimizers keep
+            self._put_guards_together()
+        return changed
+
+    def _put_guards_together(self) -> None:
+        """Now and then, as it takes milliseconds: a number may be another object, with the same value, in each call."""
+        self._num_checks += 1
+        if self._num_checks < self._num_checks_until:
+            return
+        self._num_checks, self._num_checks_until = 0, 2 * self._num_checks_until
+        conditions = Conditions()
+        self._describe(conditions)
+        # Another thread may just have changed something.
+        self._holds = conditions.compiled() if self._changed() is None else None
+
+    @abc.abstractmethod
+    def _changed(self) -> str | None:
+        """changed(), guard by guard."""
+
+    @abc.abstractmethod
+    def _describe(self, conditions: Conditions) -> None:
+        """Require that all is as it is now, and that there are no hooks."""
 
     @abc.abstractmethod
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from genesis import backends
 from genesis.autograd.modes import state
 from genesis.graphs.compiled import Entry, Run
+from genesis.graphs.flat import Conditions
 from genesis.graphs.guards import ModuleGuard, Versions
 from genesis.graphs.recorder import Recorder
 from genesis.graphs.report import RecordingReport
@@ -40,14 +41,20 @@ class Inference(Entry):
         return self._report(self._recording)
 
     def refuse(self) -> None:
-        self.is_refused, self._recording = True, None
+        self.is_refused, self._recording, self._holds = True, None, None
 
-    def changed(self) -> str | None:
+    def _changed(self) -> str | None:
         if not self._guard.holds():
             return "a part, mode or array of a module"
         if not self._values_hold():
             return "the values of a parameter or buffer"
         return None if self._snapshot is None else self._snapshot.changed()
+
+    def _describe(self, conditions: Conditions) -> None:
+        self._guard.describe(conditions)
+        conditions.require(f"{conditions.name(self._values_hold)}()")
+        if self._snapshot is not None:
+            self._snapshot.describe(conditions)
 
     def _values_hold(self) -> bool:
         return self._versions.hold()
@@ -84,4 +91,4 @@ class _Refusals:
     rehearsal = None
 
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
-        self.refuse, self.update = recorder.refuse, trace.update
+        self.refuse, self.update, self.paused = recorder.refuse, trace.update, trace.paused

@@ -11,6 +11,7 @@ from types import CodeType
 from genesis import dtypes
 from genesis.amp.casting import casts_key
 from genesis.autograd.modes import state
+from genesis.graphs.flat import Conditions
 from genesis.graphs.reads import reads_of
 from genesis.graphs.trace import is_ours
 from genesis.graphs.watch import is_same
@@ -32,9 +33,11 @@ _forward = operator.attrgetter("forward")
 
 def present_modes() -> tuple[object, ...]:
     """The settings of process and thread that change what ops compute."""
+    own = state.__dict__  # this thread's
+    autocast = own["autocast"]
     return (
-        dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, state.recording, state.folding,
-        None if state.autocast is None else casts_key(state.autocast),
+        dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, own["recording"], own["folding"],
+        None if autocast is None else casts_key(autocast),
     )  # fmt: skip
 
 
@@ -86,6 +89,25 @@ class ModuleGuard:
             and all(map(_Attributes.hold, self._attributes))
         )
 
+    def describe(self, conditions: Conditions) -> None:
+        """Everything is as it is now, and there are no hooks."""
+        for module, own, kind in zip(self._modules, self._dicts, self._kinds, strict=True):
+            mapping = conditions.name(own)
+            conditions.require_same(f"{mapping}['training']", own["training"])
+            conditions.require_same(f"{conditions.name(type)}({conditions.name(module)})", kind)
+        for kind, forward in zip(self._different_kinds, self._forwards, strict=True):
+            conditions.require_same(f"{conditions.name(kind)}.forward", forward)
+        for own in self._open:
+            conditions.require(f"len({conditions.name(own)}) == {len(own)}")
+        for attributes in self._attributes:
+            attributes.describe(conditions)
+        for registry in (*self._empty, *self._hook_lists):
+            conditions.require(f"not {conditions.name(registry)}")
+        for registry in self._filled:
+            conditions.require_parts(f"{conditions.name(registry)}.values()", list(registry.values()))
+        for tensor in self.tensors:
+            _describe_tensor(tensor, conditions)
+
     def _present_members(self) -> list[object]:
         """Everything that the modules have registered, in order."""
         return list(itertools.chain.from_iterable(map(dict.values, self._filled)))
@@ -95,11 +117,30 @@ class ModuleGuard:
         return any(self._hook_lists) or any(map(_hooks, self.tensors)) or any(map(_post_accumulate_hooks, self.tensors))
 
 
+def _describe_tensor(tensor: Tensor, conditions: Conditions) -> None:
+    own = vars(tensor)
+    mapping = conditions.name(own)
+    conditions.require_same(f"{mapping}['array']", tensor.array)
+    if "_requires_grad" in own:
+        conditions.require_same(f"{mapping}['_requires_grad']", tensor._requires_grad)
+    if "grad" in own:
+        conditions.require(f"{mapping}['grad'] is {'None' if tensor.grad is None else 'not None'}")
+    if own.keys() <= _OF_LEAVES:  # all of which are looked at: as long as there are no more, there are no hooks
+        conditions.require(f"len({mapping}) == {len(own)}")
+    else:
+        conditions.require(f"tuple({mapping}) == {tuple(own)!r}")
+        name = conditions.name(tensor)
+        conditions.require(f"not ({name}._hooks or {name}._post_accumulate_hooks)")
+
+
+_OF_LEAVES = frozenset({"array", "_requires_grad", "grad"})
+
+
 class _Attributes:
     """Guards the attributes that the methods of one of Genesis' own modules read."""
 
     def __init__(self, own: dict[str, object], names: Iterable[str]) -> None:
-        first, *_ = names = sorted(names)
+        first, *_ = self._names = names = sorted(names)
         self._own = own
         self._get = operator.itemgetter(*names, first)  # of one name alone it would give no tuple
         self._values = self._get(own)
@@ -115,6 +156,9 @@ class _Attributes:
             return False
         self._values = values  # equal numbers in other objects are found at once from now on
         return True
+
+    def describe(self, conditions: Conditions) -> None:
+        conditions.require_items(conditions.name(self._own), [(name, self._own[name]) for name in self._names])
 
 
 def needed_attributes(kind: type[Module]) -> frozenset[str]:
@@ -157,6 +201,10 @@ class Versions:
         self._unseen = [each for each, exported in zip(self._changes, self.exported, strict=True) if exported]
         self._counts = list(map(_count, self._changes))
         self._holders = list(map(_holders, self._changes))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._changes
 
     def hold(self) -> bool:
         return (

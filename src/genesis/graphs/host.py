@@ -1,4 +1,4 @@
-"""What a run on another device computes on the CPU: constants, which a recording may use, and all else."""
+"""Notes what a run on another device computes on the CPU: constants, which a recording may use, and all else."""
 
 from __future__ import annotations
 

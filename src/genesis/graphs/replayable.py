@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from genesis.amp.device_scale import DeviceScale
 from genesis.graphs.compiled import Run
+from genesis.graphs.flat import Conditions
 from genesis.graphs.guards import ModuleGuard, Versions
 from genesis.graphs.recorder import Recorder
 from genesis.graphs.snapshot import Snapshot
@@ -47,6 +48,15 @@ class Surroundings:
         if self._present_params() != self._params:
             return "the parameters of an optimizer"
         return None if self._present_grads() == self._has_grad else "which parameters have gradients"
+
+    def describe(self, conditions: Conditions) -> None:
+        """All is as it is now, and there are no hooks."""
+        self.snapshot.describe(conditions)
+        self.guard.describe(conditions)
+        for optimizer in self.snapshot.optimizers:
+            conditions.require_parts(f"{conditions.name(optimizer)}.param_groups", optimizer.param_groups)
+            for group in optimizer.param_groups:
+                conditions.require_parts(f"{conditions.name(group)}['params']", group["params"])
 
     def check(self, recorder: Recorder, updates: Sequence[tuple[Optimizer, Batch]]) -> None:
         """After the step: refuse changes that a replay would not make."""
@@ -127,6 +137,15 @@ class Replayable:
         repeats = all(optimizer.would_repeat(batch) for optimizer, batch in self._updates)
         return None if repeats else "the state of an optimizer"
 
+    def describe(self, conditions: Conditions) -> None:
+        self.surroundings.describe(conditions)
+        for leaf, strides in self._accumulating:
+            conditions.require(f"{conditions.name(leaf)}.grad.array.strides == {strides!r}")
+        if not self._constant.is_empty:
+            conditions.require(f"{conditions.name(self._constant.hold)}()")
+        for optimizer, batch in self._updates:
+            _describe_batch(optimizer, batch, conditions)
+
     def replay(self, tensors: Sequence[Tensor]) -> object:
         for leaf in self._cleared:
             leaf.grad = None
@@ -142,6 +161,29 @@ class Replayable:
         for leaf, grad in zip(self._renewed, grads, strict=True):
             leaf.grad = grad
         return result
+
+
+def _describe_batch(optimizer: Optimizer, batch: Batch, conditions: Conditions) -> None:
+    """optimizer.would_repeat(batch), as far as guards on its parameters and groups do not know it already."""
+    first = batch.states[0]
+    name, states = conditions.name(optimizer), conditions.name(optimizer.state)
+    if any(state.keys() != first.keys() for state in batch.states):
+        conditions.require(f"{name}.would_repeat({conditions.name(batch)})")
+        return
+    conditions.require_same(f"{name}.state", optimizer.state)
+    for owner, state in zip(batch.owners, batch.states, strict=True):
+        conditions.require_same(f"{states}.get({conditions.name(owner)})", state)
+        entries = conditions.name(state)
+        numbers = {key: value for key, value in state.items() if type(value) in (int, float)}
+        if not numbers:
+            conditions.require_parts(f"{entries}.values()", list(state.values()))
+            continue
+        conditions.require(f"tuple({entries}) == {tuple(state)!r}")
+        conditions.require_items(entries, [(key, value) for key, value in state.items() if key not in numbers])
+        for key in numbers if state is not first else ():  # they count together
+            conditions.require(f"{entries}[{key!r}] == {conditions.name(first)}[{key!r}]")
+    args = ", ".join(map(conditions.name, (batch.group, batch.params[0], first)))
+    conditions.require(f"not {name}._missing_state({args})")
 
 
 def grads_of(tensors: Sequence[Tensor]) -> list[NDArray | None]:

@@ -1,4 +1,4 @@
-"""What became of a compiled target: its recordings, and why it ran eagerly or was recorded anew."""
+"""Report of a compiled target: its recordings, and why it ran eagerly or was recorded anew."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RecordingReport(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What became of a compiled target; see genesis.compile.
+    """Return what became of a compiled target; see genesis.compile.
 
     Attributes:
         recordings: one per input signature.

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from genesis.amp import GradScaler
 from genesis.dtypes import DType
 from genesis.graphs.compiled import Compiled
+from genesis.graphs.flat import Conditions
 from genesis.graphs.guards import needed_attributes
 from genesis.graphs.pure import IMMUTABLE, MAPPINGS, PLAIN, SEQUENCES, SETS, is_pure, is_pure_type, solid_base
 from genesis.graphs.reads import Chain, reads_of
@@ -84,6 +85,9 @@ class Snapshot:
     def changed(self) -> str | None:
         """The first name whose meaning has changed, or None."""
         return self._watch.changed()
+
+    def describe(self, conditions: Conditions) -> None:
+        self._watch.describe(conditions)
 
     # --- from the code ------------------------------------------------------------------------------------------------
 
@@ -173,7 +177,7 @@ class Snapshot:
             for name in vars(value) if hasattr(value, "__dict__") else ():
                 self._add(self._watch.name(vars(value), name, f"{label}.{name}"), f"{label}.{name}")
             return
-        self._watch.other(lambda: type(value), f"{label}.__class__")
+        self._watch.kind(value, f"{label}.__class__")
         if hasattr(value, "__dict__"):
             self._watch_attributes(value.__dict__, label)
         for owner in kind.__mro__:
@@ -262,13 +266,12 @@ class Snapshot:
             return  # not called; that it is the same function is all that matters
         self._unfound.discard(function.__code__)
         for get in ("__code__", "__defaults__", "__kwdefaults__"):
-            self._watch.other(functools.partial(getattr, function, get), label)
+            self._watch.attribute(function, get, label)
         for defaults in (function.__defaults__, function.__kwdefaults__):
             if defaults is not None:
                 self._add(defaults, label)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self._watch.other(functools.partial(_content, cell), name)
-            content = _content(cell)
+            content = self._watch.attribute(cell, "cell_contents", name)
             if content is not MISSING:
                 self._add(content, name)
 
@@ -336,11 +339,4 @@ def _slot(slot: types.MemberDescriptorType, value: object) -> object:
     try:
         return slot.__get__(value, type(value))
     except AttributeError:
-        return MISSING
-
-
-def _content(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
         return MISSING

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from genesis import backends
 from genesis.amp.device_scale import DeviceScale, Rehearsal
 from genesis.graphs.compiled import Compiled, Entry, Run, Target
+from genesis.graphs.flat import Conditions
 from genesis.graphs.recorder import STEP, Recorder
 from genesis.graphs.replayable import Replayable, Surroundings, grads_of
 from genesis.graphs.report import RecordingReport
@@ -72,7 +74,7 @@ class _Step(Entry):
         return self._report(self._replayable.recording, self._replayable.captured)
 
     def refuse(self) -> None:
-        self.is_refused, self._replayable = True, None
+        self.is_refused, self._replayable, self._holds = True, None, None
 
     def leaves(self, run: Run) -> list[Tensor]:
         """The tensors that accumulate gradients."""
@@ -82,7 +84,11 @@ class _Step(Entry):
             return []
         return [tensor for tensor in surroundings.guard.tensors if tensor.requires_grad]
 
-    def changed(self) -> str | None:
+    def _describe(self, conditions: Conditions) -> None:
+        assert self._replayable is not None
+        self._replayable.describe(conditions)
+
+    def _changed(self) -> str | None:
         return None if self._replayable is None else self._replayable.changed()
 
     def may_replay(self, tensors: Sequence[Tensor]) -> bool:
@@ -138,12 +144,17 @@ class _Updates:
     def refuse(self, reason: str) -> None:
         self._recorder.refuse(reason)
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        with self._recorder.paused(), self._trace.paused():
+            yield
+
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         self.are_early |= batch.fresh
         grads, params = [grad.handle for grad in batch.grads], [param.handle for param in batch.params]
         found_inf = batch.inputs.found_inf
         flags = [] if found_inf is None else [found_inf.handle]
-        with self._recorder.paused(), self._trace.paused():
+        with self.paused():
             optimizer.update(batch)
         self.made.append((optimizer, batch))
         self._recorder.note_update(functools.partial(_update, optimizer, batch), [grads, flags], params)

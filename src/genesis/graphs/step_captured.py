@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import sys
 from collections.abc import Sequence
@@ -10,8 +11,12 @@ from typing import Any
 from genesis.cuda.arena import Arena
 from genesis.cuda.recorded import Captured
 from genesis.graphs.failures import CannotReplayError
+from genesis.graphs.flat import Conditions
 from genesis.graphs.replayable import Replayable
 from genesis.graphs.values import Output, made_of
+from genesis.ndarray import NDArray
+from genesis.ndarray.capturing import replays
+from genesis.optim.optimizer import State
 from genesis.recording import Kind
 from genesis.tensor import Tensor
 
@@ -37,10 +42,29 @@ class CapturedReplayable(Replayable):
         self._pointers: list[int] = []  # of the gradients that the graph adds to
         self._leaves = [leaf for leaf, _ in self._accumulating]
         self._state = {id(array.changes) for array in self.surroundings.guard.arrays}
+        self._changes = [array.changes for array in self._changed]
+        self._entries: list[tuple[State, str, Tensor, NDArray]] = []  # of optimizers' states, as they were captured
+        # A step mostly returns its loss, which nothing else shows.
+        result = self._made[0]
+        self._only = result.memory if isinstance(result, Output) and result.memory not in self._inputs else None
+
+    def changed(self) -> str | None:
+        name = super().changed()
+        return name if name is not None or self._entries_hold() else "the state of an optimizer"
+
+    def _entries_hold(self) -> bool:
+        """Whether optimizers keep the arrays that the graph changes."""
+        return all(state.get(key) is entry and entry.array is array for state, key, entry, array in self._entries)
+
+    def describe(self, conditions: Conditions) -> None:
+        super().describe(conditions)
+        for _, _, entry, array in self._entries:
+            conditions.require_same(f"{conditions.name(entry)}.array", array)
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         for tensor in tensors:
-            if id(tensor.array._changes) in self._state:  # what the step changes, its copy would not show
+            changes = tensor.array._changes  # None: nothing else shows its memory
+            if changes is not None and id(changes) in self._state:  # what the step changes, its copy would not show
                 raise CannotReplayError("is given a view of a parameter or buffer")
         with self._arena.lock:
             return self._replay(tensors)
@@ -57,8 +81,12 @@ class CapturedReplayable(Replayable):
         outputs = captured.replay(handles)
         if self._copies_grads:
             captured.copy_back(handles, len(tensors))
-        for array in self._changed:
-            array.changes.note()
+        if replays.captures:
+            for changes in self._changes:
+                changes.note()
+        else:
+            for changes in self._changes:  # note(), without a call for each
+                changes.count += 1
         for grad in added_to:
             grad.array.changes.note()
         return self._result(tensors, inputs, outputs)
@@ -77,6 +105,11 @@ class CapturedReplayable(Replayable):
         num_handed_out = len(self.recording.outputs) if self._copies_grads else self._num_results
         captured = Captured(self.recording, handles, num_copied, self._arena, num_handed_out, self.surroundings.scales)
         self._pointers = list(map(_pointer, self._leaves))
+        states = [state for _, batch in self._updates for state in batch.states]
+        self._entries = [
+            (state, key, entry, entry.array)
+            for state in states for key, entry in state.items() if isinstance(entry, Tensor)
+        ]  # fmt: skip
         if not self._copies_grads:
             places = self._made[1]
             grads = made_of(places, arguments, iter(captured.static), {})
@@ -86,10 +119,14 @@ class CapturedReplayable(Replayable):
         self.captured = captured
 
     def _result(self, tensors: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[object]) -> object:
+        own = self._own
+        if own is not None:
+            own.attach()
+            if self._only is not None and self._only not in own.shown:
+                return tensors[0]._like(NDArray(outputs[0], self._arena.device))
         shown = dict(zip(self._inputs, inputs, strict=True))
-        if self._own is not None:
-            self._own.attach()
-            return made_of(self._made[0], tensors, iter(outputs), {**self._own.shown, **shown})
+        if own is not None:
+            return made_of(self._made[0], tensors, iter(outputs), {**own.shown, **shown})
         result, grads = made_of(self._made, tensors, iter(outputs), shown)
         for leaf, grad in zip(self._renewed, grads, strict=True):
             leaf.grad = grad
@@ -102,6 +139,8 @@ class _Gradients:
     Attributes:
         shown: by the number of their memory.
     """
+
+    _are_attached = False  # is each the gradient of its leaf?
 
     def __init__(self, leaves: Sequence[Tensor], places: Sequence[object], grads: Sequence[Tensor | None]) -> None:
         """places: an Output, or None, for each leaf; grads: likewise."""
@@ -116,18 +155,25 @@ class _Gradients:
 
     def watch(self) -> None:
         """From now on, whoever holds one more reference may look at it later."""
-        self._counts = _counts(self._tensors)
-        self._counts_of_parts = list(map(_counts, self._parts))
+        self._all = [*self._tensors, *itertools.chain.from_iterable(self._parts)]
+        self._counts = _counts(self._all)
+        num = len(self._tensors)
+        self._counts_if_attached = [count + 1 for count in self._counts[:num]] + self._counts[num:]
 
     def are_free(self) -> bool:
         """Whether nobody but their leaves holds the gradients, or anything that shows their memory."""
-        attached = map(operator.is_, map(_grad, self._leaves), self._tensors)
-        counts = list(map(operator.add, self._counts, attached))
-        return _counts(self._tensors) == counts and list(map(_counts, self._parts)) == self._counts_of_parts
+        attached = list(map(operator.is_, map(_grad, self._leaves), self._tensors))
+        self._are_attached = all(attached)
+        if self._are_attached:
+            return _counts(self._all) == self._counts_if_attached
+        num = len(attached)
+        counts = list(map(operator.add, self._counts, attached)) + self._counts[num:]
+        return _counts(self._all) == counts
 
     def attach(self) -> None:
-        for leaf, grad in zip(self._leaves, self._tensors, strict=True):
-            leaf.grad = grad
+        if not self._are_attached:
+            for leaf, grad in zip(self._leaves, self._tensors, strict=True):
+                leaf.grad = grad
         for leaf in self._cleared:
             leaf.grad = None
 

@@ -22,6 +22,7 @@ _PACKAGE = __name__.partition(".")[0]
 _STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
 # What calls and is called by Genesis without being the user's; where the user's code calls it, it is part of that.
 _LIBRARIES = frozenset({"numpy", "torch", "triton"})
+_IMPORT = "<frozen importlib._bootstrap>"
 _GENESIS, _LIBRARY, _USER = "genesis", "library", "user"
 
 Executed = dict[tuple[CodeType, int], dict[str, object]]  # code that ran, with its globals
@@ -40,6 +41,7 @@ class Trace:
         self.refusal = ""
         self._is_paused = False
         self._belongs: dict[CodeType, str] = {}
+        self._outermost: FrameType | None = None  # the one that runs() is called in
 
     @contextmanager
     def runs(self) -> Iterator[None]:
@@ -49,11 +51,13 @@ class Trace:
             before.disable()
         collects = gc.isenabled()
         gc.disable()  # callbacks of the collector are no part of the run
+        self._outermost = sys._getframe(2)
         sys.setprofile(self._event)
         try:
             yield
         finally:
             sys.setprofile(None)
+            self._outermost = None
             if collects:
                 gc.enable()
             if is_c:
@@ -88,11 +92,26 @@ class Trace:
             )
 
     def _is_users(self, frame: FrameType | None) -> bool:
-        if self._is_paused:
-            return False
-        while frame is not None and (kind := self._kind(frame)) == _LIBRARY:
+        """Whether user's code runs in this frame, or code that it calls without knowing what is in it.
+
+        A package that Genesis imports at its first use is neither.
+        """
+        while frame is not None and not self._is_paused:
+            kind = self._kind(frame)
+            if kind == _GENESIS:
+                return False
+            if kind == _USER and (frame := self._importing(frame)) is None:
+                return True
             frame = frame.f_back
-        return frame is not None and kind == _USER
+        return False
+
+    def _importing(self, frame: FrameType | None) -> FrameType | None:
+        """The frame of the import statement's machinery that this one runs in, if any began during the run."""
+        while frame is not None and frame is not self._outermost:
+            if frame.f_code.co_filename == _IMPORT:
+                return frame
+            frame = frame.f_back
+        return None
 
     def _kind(self, frame: FrameType) -> str:
         code = frame.f_code

@@ -106,7 +106,7 @@ def kind_of(value: object, tensors: list[Tensor]) -> Hashable:
         place = handle.storage_offset() if device is CPU else (device, handle.data_pointer & 15)
         kind = array.shape, array.strides, place, array.dtype
         # Beside what every tensor has there may be attributes of the user's, which a forward could read.
-        return kind if len(own := value.__dict__) == 1 or own.keys() <= _OF_TENSORS else (kind, _Same(value))
+        return kind if len(own := value.__dict__) == 1 or own.keys() <= OF_TENSORS else (kind, _Same(value))
     if type(value) is tuple or type(value) is list:
         return type(value), tuple([kind_of(part, tensors) for part in value])
     if type(value) is dict:
@@ -123,7 +123,7 @@ def _plain_kind(value: object) -> Hashable:
     return (kind, value) if kind in PLAIN else _Same(value)
 
 
-_OF_TENSORS = frozenset(
+OF_TENSORS = frozenset(  # attributes that every tensor may have
     {
         "array",
         "_requires_grad",

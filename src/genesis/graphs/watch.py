@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
+from genesis.graphs.flat import Conditions
 from genesis.graphs.pure import PLAIN
 
 Get = Callable[[], object]
@@ -35,6 +36,8 @@ class Watch:
     def __init__(self) -> None:
         self._mappings: dict[int, _Names] = {}
         self._contents: list[_Contents] = []
+        self._attributes: list[tuple[object, str, object, str]] = []
+        self._kinds: list[tuple[object, type[object], str]] = []
         self._others: list[tuple[Get, object, str]] = []
 
     def name(self, mapping: Mapping[str, object], name: str, label: str) -> object:
@@ -50,6 +53,33 @@ class Watch:
     def other(self, get: Get, label: str) -> None:
         self._others.append((get, get(), label))
 
+    def attribute(self, owner: object, name: str, label: str) -> object:
+        """Watch an attribute; gives its value, or MISSING."""
+        self._attributes.append((owner, name, value := _attribute(owner, name), label))
+        return value
+
+    def kind(self, value: object, label: str) -> None:
+        self._kinds.append((value, type(value), label))
+
+    def describe(self, conditions: Conditions) -> None:
+        """Everything is as it is now."""
+        for names in self._mappings.values():
+            names.describe(conditions)
+        for contents in self._contents:
+            contents.describe(conditions)
+        for owner, name, value, _ in self._attributes:
+            if value is _MISSING:
+                conditions.require_same(f"{conditions.name(_attribute)}({conditions.name(owner)}, {name!r})", value)
+            else:
+                conditions.require_same(f"{conditions.name(owner)}.{name}", _attribute(owner, name))
+        for owner, kind, _ in self._kinds:
+            conditions.require_same(f"{conditions.name(type)}({conditions.name(owner)})", kind)
+        for get, value, _ in self._others:
+            if type(value) in PLAIN:
+                conditions.require(f"{conditions.name(is_same)}({conditions.name(get)}(), {conditions.name(value)})")
+            else:
+                conditions.require_same(f"{conditions.name(get)}()", value)
+
     def changed(self) -> str | None:
         """The label of the first place whose contents have changed, or None."""
         for names in self._mappings.values():
@@ -60,6 +90,12 @@ class Watch:
         for contents in self._contents:
             if not contents.hold():
                 return contents.label
+        for owner, name, value, label in self._attributes:
+            if not is_same(_attribute(owner, name), value):
+                return label
+        for owner, kind, label in self._kinds:
+            if type(owner) is not kind:
+                return label
         for get, value, label in self._others:
             if get() is not value and not is_same(get(), value):
                 return label
@@ -67,6 +103,13 @@ class Watch:
 
 
 MISSING = _MISSING
+
+
+def _attribute(owner: object, name: str) -> object:
+    try:
+        return getattr(owner, name)
+    except (AttributeError, ValueError):  # of an empty cell
+        return _MISSING
 
 
 class _Names:
@@ -106,6 +149,15 @@ class _Names:
             return False
         return all(map(operator.is_, found, self._found)) and self._mapping.keys().isdisjoint(self._absent)
 
+    def describe(self, conditions: Conditions) -> None:
+        mapping = conditions.name(self._mapping)
+        conditions.require_items(mapping, self._values.items())
+        absent = frozenset(self._labels.keys() - self._values.keys())
+        if len(absent) == 1:
+            conditions.require(f"{next(iter(absent))!r} not in {mapping}")
+        elif absent:
+            conditions.require(f"{mapping}.keys().isdisjoint({conditions.name(absent)})")
+
     def changed(self) -> str | None:
         for name, label in self._labels.items():
             if not is_same(self._mapping.get(name, _MISSING), self._values.get(name, _MISSING)):
@@ -137,6 +189,12 @@ class _Contents:
             and _are_same(container, self._items)
             and (self._mapping is None or _are_same(self._mapping.values(), self._values))
         )
+
+    def describe(self, conditions: Conditions) -> None:
+        container = conditions.name(self._container)
+        conditions.require_parts(container, list(self._container))
+        if self._mapping is not None and self._mapping:
+            conditions.require_parts(f"{container}.values()", list(self._mapping.values()))
 
 
 def _are_same(items: Iterable[object], others: Sequence[object]) -> bool:

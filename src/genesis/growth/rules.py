@@ -11,6 +11,7 @@ from genesis.autograd import Function
 from genesis.backends.backend import Op
 from genesis.functional import (
     activation,
+    antialias,
     attention,
     conv,
     conversion,
@@ -43,6 +44,7 @@ RULES: dict[Op, Rule] = {
     tables.Embedding: layers.embedding,
     normalization.BatchNorm: layers.batch_norm,
     normalization.GroupNorm: layers.group_norm,
+    normalization.GroupNormAct: layers.group_norm,
     normalization.LayerNorm: layers.layer_norm,
     normalization.RMSNorm: layers.layer_norm,
     fused.ConvBNReLU: layers.conv_bn_relu,
@@ -65,6 +67,7 @@ _MANY: dict[Rule, tuple[Op, ...]] = {
     shapes.same_size: (
         pooling.MaxPool2d, pooling.AvgPool2d, pooling.AdaptiveAvgPool2d,
         pooling.AdaptiveMaxPool2d, interpolation.Interpolate, interpolation.InterpolateVolumeArea, padding.Pad,
+        antialias.Antialiased,
     ),
     shapes.reduced: (
         reduction.Sum, reduction.Mean, reduction.Prod, extremes.Extreme, extremes.ExtremeOfAll,

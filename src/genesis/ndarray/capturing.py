@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from genesis.backends.contract import Capture as Capture
+from genesis.backends.contract import GraphCapture as GraphCapture
 from genesis.ndarray.array import backend_of
 from genesis.ndarray.array import replays as replays
 from genesis.ndarray.device import Device
@@ -14,11 +15,11 @@ from genesis.ndarray.ndarray import NDArray
 _DEFAULT_STREAM = 0
 
 
-def capture_of(device: Device) -> Capture | None:
+def capture_of(device: Device) -> GraphCapture | None:
     """The capture of a CUDA graph that takes in what this thread launches on a device; None: there is none."""
     if not replays.captures:
         return None
-    found: Capture | None = backend_of(device).capture(device.index)
+    found: GraphCapture | None = backend_of(device).capture(device.index)
     return found
 
 

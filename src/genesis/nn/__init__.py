@@ -22,6 +22,7 @@ from genesis.nn.modules.margin_loss import *
 from genesis.nn.modules.multibranch import *
 from genesis.nn.modules.normalization import *
 from genesis.nn.modules.padding import *
+from genesis.nn.modules.parameters import *
 from genesis.nn.modules.pooling import *
 from genesis.nn.modules.rectifiers import *
 from genesis.nn.modules.recurrent import *

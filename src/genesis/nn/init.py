@@ -5,117 +5,20 @@ On the CPU they draw the same numbers as PyTorch's under the same seed, so that 
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
+from collections.abc import Callable
 
-from genesis import dtypes
 from genesis.autograd import no_grad
 from genesis.errors import ShapeError, describe
-from genesis.random import rand, randn
+from genesis.generator import Generator
+from genesis.nn.draws import normal_ as normal_
+from genesis.nn.draws import trunc_normal_ as trunc_normal_
+from genesis.nn.draws import uniform_ as uniform_
+from genesis.nn.reflections import orthonormal
+from genesis.random import randperm
 from genesis.tensor import Tensor
-
-_PIECE = 1 << 18  # numbers: 2 MiB in float64
-
-
-@no_grad()
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Fill with draws from the uniform distribution over [a, b).
-
-    Args:
-        tensor: any shape, a floating dtype; this holds for all initialisers, unless they say otherwise.
-        a, b: bounds.
-    Returns: tensor.
-
-    Example:
-        >>> nn.init.uniform_(genesis.empty(3), 2.0, 2.0).tolist()
-        [2.0, 2.0, 2.0]
-    """
-    draws = rand(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    low, high = _rounded(a, tensor), _rounded(b, tensor)
-    return tensor.copy_(_scaled(draws, _rounded(high - low, tensor), low))
-
-
-@no_grad()
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Fill with draws from the normal distribution of this mean and standard deviation.
-
-    Args:
-        tensor: any shape, a floating dtype.
-        mean, std: of the distribution.
-    Returns: tensor.
-
-    Example:
-        >>> nn.init.normal_(genesis.empty(2), mean=3.0, std=0.0).tolist()
-        [3.0, 3.0]
-    """
-    if tensor.numel() < 16:  # so few, PyTorch draws and scales one by one in float64
-        return tensor.copy_(randn(tensor.shape, dtype=dtypes.float64, device=tensor.device) * std + mean)
-    draws = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return tensor.copy_(_scaled(draws, _rounded(std, tensor), _rounded(mean, tensor)))
-
-
-def _scaled(draws: Tensor, scale: float, shift: float) -> Tensor:
-    """draws · scale + shift, in place.
-
-    PyTorch scales with a fused multiply-add: one rounding, which float64 gives to float32. It is done in pieces, as
-    float64 copies of a large weight would take several times its memory.
-    """
-    for piece in draws.reshape(-1).split(_PIECE):
-        piece.copy_(piece.to(dtypes.float64) * scale + shift)
-    return draws
-
-
-def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
-    """Fill with draws from the normal distribution truncated to [a, b]: draws outside are repeated.
-
-    Args:
-        tensor: any shape, a floating dtype.
-        mean, std: of the normal distribution, before truncation.
-        a, b: bounds of the values.
-    Returns: tensor.
-
-    Example:
-        >>> values = nn.init.trunc_normal_(genesis.empty(100), a=-1.0, b=1.0)
-        >>> bool(values.abs().max() <= 1)
-        True
-    """
-    if (mean < a - 2 * std) or (mean > b + 2 * std):
-        warnings.warn(
-            f"trunc_normal_: the mean {mean} is more than two deviations from [{a}, {b}]; few draws fall inside",
-            stacklevel=2,
-        )
-    share_inside = _normal_cdf((b - mean) / std) - _normal_cdf((a - mean) / std)
-    fill = _redrawn_normal if share_inside > 0.3 else _rejected_uniform
-    with no_grad():
-        return tensor.copy_(fill(tensor, mean, std, a, b))
-
-
-def _redrawn_normal(tensor: Tensor, mean: float, std: float, a: float, b: float) -> Tensor:
-    values = normal_(tensor, mean, std)
-    while True:
-        outside = (values < _rounded(a, tensor)).logical_or(values > _rounded(b, tensor))
-        if not outside.any():
-            return values
-        values = normal_(tensor.clone(), mean, std).where(outside, values)
-
-
-def _rejected_uniform(tensor: Tensor, mean: float, std: float, a: float, b: float) -> Tensor:
-    """Uniform candidates, accepted with the normal's density relative to its peak in [a, b]."""
-    log_peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
-    values = candidates = uniform_(tensor, a, b)
-    pending = None
-    while pending is None or pending.any():
-        if pending is not None:
-            candidates = uniform_(tensor.clone(), a, b)
-            values = candidates.where(pending, values)
-        log_density = ((candidates - mean) / std).square() * -0.5 - log_peak
-        rejected = rand(tensor.shape, dtype=tensor.dtype, device=tensor.device).log() > log_density
-        pending = rejected if pending is None else pending.logical_and(rejected)
-    return values
-
-
-def _normal_cdf(x: float) -> float:
-    return (1.0 + math.erf(x / math.sqrt(2.0))) / 2.0
 
 
 @no_grad()
@@ -210,12 +113,13 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return tensor
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with draws from the uniform distribution over ±gain · √(6 / (fan_in + fan_out)).
 
     Args:
         tensor: (fan_out, fan_in), or (K, C, …) of a convolution; at least 2 dimensions.
         gain: see calculate_gain.
+        generator: as in `nn.init.uniform_`.
     Returns: tensor.
     Raises: ShapeError: fewer than 2 dimensions.
     Source: Glorot & Bengio 2010, Understanding the difficulty of training deep feedforward neural networks.
@@ -225,21 +129,21 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
         True
     """
     bound = math.sqrt(3.0) * _xavier_std("xavier_uniform_", tensor, gain)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with draws from the normal distribution of mean 0 and standard deviation gain · √(2 / (fan_in + fan_out)).
 
     Args:
-        tensor, gain: as in `nn.init.xavier_uniform_`.
+        tensor, gain, generator: as in `nn.init.xavier_uniform_`.
     Returns: tensor.
     Raises: ShapeError: fewer than 2 dimensions.
     Example:
         >>> nn.init.xavier_normal_(genesis.empty(4, 3), gain=0.0).abs().max().item()
         0.0
     """
-    return normal_(tensor, 0.0, _xavier_std("xavier_normal_", tensor, gain))
+    return normal_(tensor, 0.0, _xavier_std("xavier_normal_", tensor, gain), generator)
 
 
 def _xavier_std(op: str, tensor: Tensor, gain: float) -> float:
@@ -247,7 +151,10 @@ def _xavier_std(op: str, tensor: Tensor, gain: float) -> float:
     return gain * math.sqrt(2.0 / float(fan_in + fan_out))
 
 
-def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
     """Fill with draws from the uniform distribution over ±gain · √(3 / fan).
 
     It preserves the variance of signals through layers with this nonlinearity.
@@ -257,6 +164,7 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
         a: the negative slope of leaky_relu.
         mode: "fan_in" preserves the variance in the forward pass, "fan_out" in the backward pass.
         nonlinearity: see calculate_gain.
+        generator: as in `nn.init.uniform_`.
     Returns: tensor.
     Raises: ShapeError: fewer than 2 dimensions; ValueError: mode or nonlinearity is unknown.
     Source: He et al. 2015, arXiv:1502.01852.
@@ -268,14 +176,17 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
     if tensor.numel() == 0:
         return tensor
     bound = math.sqrt(3.0) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:  # fmt: skip
     """Fill with draws from the normal distribution of mean 0 and standard deviation gain / √fan.
 
     Args:
-        tensor, a, mode, nonlinearity: as in `nn.init.kaiming_uniform_`.
+        tensor, a, mode, nonlinearity, generator: as in `nn.init.kaiming_uniform_`.
     Returns: tensor.
     Raises: ShapeError: fewer than 2 dimensions; ValueError: mode or nonlinearity is unknown.
     Source: He et al. 2015, arXiv:1502.01852.
@@ -286,7 +197,7 @@ def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinea
     """
     if tensor.numel() == 0:
         return tensor
-    return normal_(tensor, 0.0, _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity))
+    return normal_(tensor, 0.0, _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity), generator)
 
 
 def _kaiming_std(op: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
@@ -294,6 +205,63 @@ def _kaiming_std(op: str, tensor: Tensor, a: float, mode: str, nonlinearity: str
         raise ValueError(describe(op, "mode", '"fan_in" or "fan_out"', repr(mode)))
     fan_in, fan_out = calculate_fans(op, tensor)
     return calculate_gain(nonlinearity, a) / math.sqrt(fan_in if mode == "fan_in" else fan_out)
+
+
+@no_grad()
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
+    """Fill with a random matrix whose rows, or whose columns if they are fewer, are orthonormal.
+
+    Args:
+        tensor: (rows, …), at least 2 dimensions; those behind the first are taken as one.
+        gain: multiplies the matrix.
+        generator: as in `nn.init.uniform_`.
+    Returns: tensor.
+    Raises: ShapeError: fewer than 2 dimensions.
+    Source: Saxe, McClelland & Ganguli 2013, arXiv:1312.6120; Mezzadri 2006, arXiv:math-ph/0609050 (the signs).
+
+    Example:
+        >>> rows = nn.init.orthogonal_(genesis.empty(2, 3))
+        >>> (rows @ rows.t()).round(decimals=4).abs().tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if tensor.ndim < 2:
+        raise ShapeError(describe("orthogonal_", "tensor", "at least 2 dimensions", tensor.ndim))
+    if tensor.numel() == 0:
+        return tensor
+    rows = tensor.shape[0]
+    draws = normal_(tensor.new_empty((rows, tensor.numel() // rows)), generator=generator)
+    is_wide = rows < draws.shape[1]
+    q = orthonormal(draws.t() if is_wide else draws)
+    return tensor.copy_((q.t() if is_wide else q).mul(gain).reshape(tensor.shape))
+
+
+@no_grad()
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
+    """Fill with draws from the normal distribution of mean 0, and a share of each column with zeros.
+
+    Args:
+        tensor: (rows, columns).
+        sparsity: the share of each column's elements that are zero, rounded up, in [0, 1].
+        std: of the others.
+        generator: draw the normal numbers from this stream; as in PyTorch, not the places of the zeros.
+    Returns: tensor.
+    Raises: ShapeError: not 2 dimensions. ValueError: sparsity is out of range.
+    Source: Martens 2010, Deep learning via Hessian-free optimization.
+
+    Example:
+        >>> nn.init.sparse_(genesis.empty(4, 2), 0.5).ne(0).sum(0).tolist()
+        [2, 2]
+    """
+    if tensor.ndim != 2:
+        raise ShapeError(describe("sparse_", "tensor", "2 dimensions", tensor.ndim))
+    if not 0 <= sparsity <= 1:
+        raise ValueError(describe("sparse_", "sparsity", "a number in [0, 1]", sparsity))
+    rows, columns = tensor.shape
+    normal_(tensor, 0.0, std, generator)
+    zeros = math.ceil(sparsity * rows)
+    for column in range(columns):
+        tensor[randperm(rows, device=tensor.device)[:zeros], column] = 0
+    return tensor
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
@@ -347,6 +315,36 @@ def calculate_fans(op: str, tensor: Tensor) -> tuple[int, int]:
     return tensor.shape[1] * kernel, tensor.shape[0] * kernel
 
 
-def _rounded(value: float, tensor: Tensor) -> float:
-    """value as tensor's dtype holds it: bounds are rounded before numbers are scaled to them."""
-    return tensor.array.full_like(value, ()).item()
+# --- PyTorch's other names --------------------------------------------------------------------------------------------
+
+
+def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
+    """PyTorch's name of calculate_fans, which initialisers of others call."""
+    return calculate_fans("calculate_fan_in_and_fan_out", tensor)
+
+
+def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
+    """fan_in or fan_out of a weight."""
+    if mode.lower() not in ("fan_in", "fan_out"):
+        raise ValueError(describe("calculate_correct_fan", "mode", '"fan_in" or "fan_out"', repr(mode)))
+    return _calculate_fan_in_and_fan_out(tensor)[mode.lower() == "fan_out"]
+
+
+def _deprecated(initialiser: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The initialiser under its old name, which has no underscore."""
+    name = initialiser.__name__
+
+    @functools.wraps(initialiser)
+    def renamed(*args: object, **kwargs: object) -> Tensor:
+        warnings.warn(f"nn.init.{name[:-1]} is the old name of nn.init.{name}", FutureWarning, stacklevel=2)
+        return initialiser(*args, **kwargs)
+
+    renamed.__name__ = renamed.__qualname__ = name[:-1]
+    renamed.__doc__ = f"Deprecated name of {name}. See `nn.init.{name}`."
+    return renamed
+
+
+uniform, normal, constant = _deprecated(uniform_), _deprecated(normal_), _deprecated(constant_)
+eye, dirac, sparse, orthogonal = _deprecated(eye_), _deprecated(dirac_), _deprecated(sparse_), _deprecated(orthogonal_)
+xavier_uniform, xavier_normal = _deprecated(xavier_uniform_), _deprecated(xavier_normal_)
+kaiming_uniform, kaiming_normal = _deprecated(kaiming_uniform_), _deprecated(kaiming_normal_)

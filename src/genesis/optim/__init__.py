@@ -11,6 +11,7 @@ from genesis.optim.adamax import Adamax as Adamax
 from genesis.optim.asgd import ASGD as ASGD
 from genesis.optim.lars import LARS as LARS
 from genesis.optim.lbfgs import LBFGS as LBFGS
+from genesis.optim.muon import Muon as Muon
 from genesis.optim.nadam import NAdam as NAdam
 from genesis.optim.optimizer import Optimizer as Optimizer
 from genesis.optim.radam import RAdam as RAdam

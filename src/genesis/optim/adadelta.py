@@ -46,7 +46,7 @@ class Adadelta(Composed):
         0.6877
     """
 
-    _Options = Options
+    _Options, _computes_with_step = Options, False
 
     def __init__(
         self, params: Params, lr: float | Tensor = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray, ops
+from genesis.optim.arrays import zeros_like
 from genesis.optim.composed import Composed, Update, lerp, require_pair
-from genesis.optim.optimizer import Batch, Params, State, zeros_like
+from genesis.optim.optimizer import Batch, Params, State
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.shapes import Shape
 from genesis.tensor import Tensor

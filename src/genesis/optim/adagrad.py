@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
+from genesis.optim.arrays import full_like
 from genesis.optim.composed import Composed, Update, decayed
-from genesis.optim.optimizer import Params, full_like
+from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
 

@@ -10,7 +10,9 @@ from typing import Unpack
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, each
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import Batch, Optimizer, Params, State, zeros_like
+from genesis.optim.arrays import zeros_like
+from genesis.optim.capturable import count_apart, refusal_of_count
+from genesis.optim.optimizer import Batch, Optimizer, Params, State
 from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import AdamOptions
 from genesis.tensor import Tensor
@@ -93,7 +95,7 @@ class Adam(Optimizer):
         #   m ← beta1·m + (1 − beta1)·g,   v ← beta2·v + (1 − beta2)·g²
         #   p ← p − lr·m / (1 − beta1ᵗ) / (√(v / (1 − beta2ᵗ)) + eps)     (amsgrad: the largest v so far)
         options, first = batch.options, batch.states[0]
-        self._count_apart(batch)
+        count_apart(self, batch)
         step = first["step"]
         largest = batch.arrays("max_exp_avg_sq") if "max_exp_avg_sq" in first else None
         averages = batch.arrays("exp_avg"), batch.arrays("exp_avg_sq")
@@ -108,24 +110,7 @@ class Adam(Optimizer):
     reads_numbers = True
 
     def refusal(self, batch: Batch) -> str:
-        if self._shares_count(batch):
-            return "its parameters were counted with others that it does not update now: make a step before the capture"
-        return ""
-
-    def _shares_count(self, batch: Batch) -> bool:
-        """Whether parameters outside of the batch are counted by the same number on the device."""
-        count = batch.states[0]["step"]
-        if type(count) is int:
-            return False
-        counted = sum([state.get("step") is count for state in self.state.values()])
-        return counted > len(batch.states)
-
-    def _count_apart(self, batch: Batch) -> None:
-        """Give a batch a count of its own, once parameters are frozen, or moved to another group."""
-        if self._shares_count(batch):
-            own = Tensor(batch.states[0]["step"].array.clone())
-            for state in batch.states:
-                state["step"] = own
+        return refusal_of_count(self, batch)
 
 
 class AdamW(Adam):

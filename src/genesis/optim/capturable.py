@@ -64,6 +64,30 @@ class Captured:
         self._options = options
 
 
+def shares_count(optimizer: Optimizer, batch: Batch) -> bool:
+    """Whether parameters outside of the batch are counted by the same number on the device."""
+    count = batch.states[0]["step"]
+    if type(count) is int:
+        return False
+    counted = sum([state.get("step") is count for state in optimizer.state.values()])
+    return counted > len(batch.states)
+
+
+def refusal_of_count(optimizer: Optimizer, batch: Batch) -> str:
+    """Optimizer.refusal() where the device counts steps."""
+    if shares_count(optimizer, batch):
+        return "its parameters were counted with others that it does not update now: make a step before the capture"
+    return ""
+
+
+def count_apart(optimizer: Optimizer, batch: Batch) -> None:
+    """Give a batch a count of its own, once parameters are frozen, or moved to another group."""
+    if shares_count(optimizer, batch):
+        own = Tensor(batch.states[0]["step"].array.clone())
+        for state in batch.states:
+            state["step"] = own
+
+
 def _numbers(options: tuple[object, ...]) -> list[float]:
     return [value for value in options if type(value) is float]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from operator import setitem
 from typing import ClassVar, NamedTuple, TypeVar
 
 from genesis import dtypes
 from genesis.errors import DTypeError, describe
-from genesis.interrupts import at_once
+from genesis.interrupts import Call, at_once
 from genesis.ndarray import NDArray, call_of, ops
-from genesis.optim.optimizer import Batch, Optimizer, State, zeros_like
+from genesis.optim.arrays import zeros_like
+from genesis.optim.capturable import count_apart, refusal_of_count
+from genesis.optim.optimizer import Batch, Optimizer, State
 from genesis.optim.options import Entries, Group, as_number, require_number
 from genesis.tensor import Tensor
 
@@ -31,6 +33,7 @@ class Composed(Optimizer):
     """
 
     _Options: ClassVar[type[tuple[object, ...]]]  # a NamedTuple of the options that _next reads
+    _computes_with_step: ClassVar[bool] = True  # is the number of the step part of the formula?
 
     def _entries(self, group: Group) -> Sequence[str]:
         """Names of the state's entries; "step" counts steps."""
@@ -47,7 +50,13 @@ class Composed(Optimizer):
     def _options(self, group: Group) -> tuple[object, ...]:
         return chosen(self._Options, group)
 
+    def _history(self, state: State) -> Hashable:
+        step = state.get("step")
+        return id(step) if isinstance(step, Tensor) else step  # the device counts those together that it began with
+
     def refusal(self, batch: Batch) -> str:
+        if not self._computes_with_step:
+            return refusal_of_count(self, batch)
         return "the host computes with the number of the step: capture the gradients, and step after replay()"
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
@@ -56,12 +65,14 @@ class Composed(Optimizer):
     def _update(self, batch: Batch) -> None:
         updates = []
         for param, grad, state in zip(batch.params, batch.grads, batch.states, strict=True):
-            grad = grad.neg() if batch.group["maximize"] else grad
+            grad = grad.neg() if batch.group.get("maximize") else grad
             arrays = {
-                name: _precise(entry.array) if isinstance(entry, Tensor) else entry for name, entry in state.items()
+                name: _precise(entry.array) if isinstance(entry, Tensor) else entry
+                for name, entry in state.items()
+                if name != "step" or not isinstance(entry, Tensor)
             }
-            updates.append(self._next(_precise(param), _precise(grad), arrays, batch.options))
-        calls = []
+            updates.append(self._next(_precise(param), _precise(grad), {"step": 0, **arrays}, batch.options))
+        calls = self._counted_on_device(batch, updates)
         for param, state, update in zip(batch.params, batch.states, updates, strict=True):
             calls.append(call_of(ops.copy_into, param, update.param))
             for name, value in update.state.items():
@@ -70,6 +81,17 @@ class Composed(Optimizer):
                 else:
                     calls.append((setitem, state, name, value))
         at_once([*calls, *batch.after])
+
+    def _counted_on_device(self, batch: Batch, updates: Sequence[Update]) -> list[Call]:
+        """The call that counts a step, if the device counts, see capturable.py; no update counts it then."""
+        count = batch.states[0].get("step")
+        if not isinstance(count, Tensor):
+            return []
+        count_apart(self, batch)
+        count = batch.states[0]["step"]
+        for update in updates:
+            del update.state["step"]
+        return [call_of(ops.copy_into, count.array, count.array.add(1))]
 
 
 def chosen(kind: type[Record], group: Group) -> Record:

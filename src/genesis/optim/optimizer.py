@@ -16,8 +16,12 @@ from genesis.callsite import user_line
 from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import Device, NDArray
-from genesis.ndarray.capturing import Capture, capture_of, lasting, outside, replays
+from genesis.ndarray.capturing import Capture, capture_of, replays
+from genesis.optim.arrays import in_order_of, zeros_like
 from genesis.optim.capturable import Captured
+from genesis.optim.hooks import Hooked
+from genesis.optim.hooks import register_optimizer_step_post_hook as register_optimizer_step_post_hook
+from genesis.optim.hooks import register_optimizer_step_pre_hook as register_optimizer_step_pre_hook
 from genesis.optim.options import Entries, Group, as_number
 from genesis.records import StepInputs
 from genesis.shapes import Shape
@@ -55,7 +59,7 @@ class Batch:
         return [state[name].array for state in self.states]
 
 
-class Optimizer:
+class Optimizer(Hooked):
     """Base class of optimizers: a subclass defines the options, the state of a parameter, and the update of a batch.
 
     Args:
@@ -250,8 +254,16 @@ class Optimizer:
         if capture is not None:
             batch.inputs, batch.captured = StepInputs(Captured(self, batch, capture).numbers), True
 
+    def _present_options(self, group: Group) -> tuple[object, ...]:
+        """_options(), read before the step: a recorded one reads them anew, tensors too."""
+        watcher = thread.watcher
+        if watcher is None:
+            return self._options(group)
+        with watcher.paused():
+            return self._options(group)
+
     def _batches(self, group: Group) -> Iterable[Batch]:
-        options = self._options(group)
+        options = self._present_options(group)
         batches: dict[Hashable, Batch] = {}
         for param in group["params"]:
             if param.grad is None:
@@ -406,32 +418,6 @@ class Optimizer:
         own = zeros_like(array if shape == array.shape else NDArray.empty(shape, array.dtype, array.device))
         own.copy_into(tensor.array.to_device(own.device))
         return Tensor(own)
-
-
-# --- arrays beside a parameter --------------------------------------------------------------------------------------
-
-
-def zeros_like(array: NDArray) -> NDArray:
-    """Zeros in the shape, dtype and memory order of array."""
-    return full_like(array, 0)
-
-
-def full_like(array: NDArray, value: float) -> NDArray:
-    """An entry of a state, full of value; not that of a CUDA graph, which would make it anew in each replay."""
-    with outside(array.device):
-        full = NDArray.empty(array.shape, array.dtype, array.device, array.strides)
-        full.copy_into(value)
-    return lasting(full)
-
-
-def in_order_of(array: NDArray, other: NDArray) -> NDArray:
-    """array, or a copy of it whose elements have the memory order of other's."""
-    strides = other.strides
-    if array.strides == strides or shapes.equivalent(array.shape, array.strides, strides):
-        return array
-    ordered = NDArray.empty(array.shape, array.dtype, array.device, strides)
-    ordered.copy_into(array)
-    return ordered
 
 
 @functools.lru_cache(maxsize=4096)

@@ -49,7 +49,7 @@ class RMSprop(Composed):
         0.8
     """
 
-    _Options = Options
+    _Options, _computes_with_step = Options, False
 
     def __init__(
         self, params: Params, lr: float | Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,

@@ -7,8 +7,9 @@ from typing import NamedTuple, Unpack
 
 from genesis.errors import describe
 from genesis.ndarray import NDArray
+from genesis.optim.arrays import full_like
 from genesis.optim.composed import Composed, Update, require_pair
-from genesis.optim.optimizer import Params, full_like
+from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
 
@@ -46,7 +47,7 @@ class Rprop(Composed):
         0.78
     """
 
-    _Options = Options
+    _Options, _computes_with_step = Options, False
 
     def __init__(
         self, params: Params, lr: float | Tensor = 1e-2, etas: tuple[float, float] = (0.5, 1.2),

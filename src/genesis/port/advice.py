@@ -21,11 +21,15 @@ ADVICE = {
     "torch.vmap": "Genesis has no function transforms; write a batch dimension or a loop",
     "torch.nn.Conv3d": "Genesis has no three-dimensional layers yet",
     "torch.nn.DataParallel": "use one process per GPU",
+    "torch.nn.Lazy": "Genesis has no layers that learn their sizes from the first input; give them",
+    "torch.optim.SparseAdam": "Genesis has no sparse gradients; use Adam",
 }
-for _name in ("complex32", "complex64", "complex128", "polar", "view_as_complex", "view_as_real"):
+for _name in ("complex32", "complex64", "complex128", "fft", "polar", "view_as_complex", "view_as_real"):
     ADVICE[f"torch.{_name}"] = ADVICE["torch.complex"]
 for _name in ("BatchNorm3d", "MaxPool3d", "AvgPool3d", "ConvTranspose3d", "InstanceNorm3d", "AdaptiveAvgPool3d"):
     ADVICE[f"torch.nn.{_name}"] = ADVICE["torch.nn.Conv3d"]
+for _name in ("Linear", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "BatchNorm1d", "BatchNorm2d"):
+    ADVICE[f"torch.nn.Lazy{_name}"] = ADVICE["torch.nn.Lazy"]
 for _name in ("conv3d", "conv_transpose3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d"):
     ADVICE[f"torch.nn.functional.{_name}"] = ADVICE["torch.nn.Conv3d"]
 

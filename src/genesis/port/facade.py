@@ -8,9 +8,9 @@ at once that it is not.
 from __future__ import annotations
 
 import ast
-import builtins
 import dis
 import functools
+import importlib
 import sys
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -73,7 +73,7 @@ def member(module: str, name: str) -> Any:
 
 def public(module: str) -> list[str]:
     """The names of a module that `from module import *` takes."""
-    real: Any = sys.modules.get(module)
+    real: Any = sys.modules.get(module) or importlib.import_module(module)
     listed = getattr(real, "__all__", None) or [name for name in dir(real) if not name.startswith("_")]
     return [name for name in listed if not isinstance(member(module, name), Found)]
 
@@ -165,47 +165,3 @@ def _user_frame() -> FrameType:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return frame
-
-
-# --- the import statement of redirected code --------------------------------------------------------------------------
-
-plain_import = builtins.__import__
-
-
-def redirecting_import(
-    name: str,
-    globals: Any = None,
-    locals: Any = None,
-    fromlist: Any = (),
-    level: int = 0,
-) -> Any:
-    """The __import__ of redirected modules: as Python's, but modules of PyTorch's are facades."""
-    if level or not (name == "torch" or name.startswith("torch.")):
-        return plain_import(name, globals, locals, fromlist, level)
-    frame = sys._getframe(1)
-    module: Any = facade("torch")
-    for part in name.split(".")[1:]:
-        module = _imported(module, part, frame, name)
-    if not fromlist:
-        return facade("torch")
-    for each in fromlist:
-        if each != "*":
-            _imported(module, each, frame, name)
-    return module
-
-
-def _imported(module: Any, name: str, frame: FrameType, asked: str) -> Any:
-    """An attribute of a facade, as an import statement takes it."""
-    if not isinstance(module, Facade):
-        return getattr(module, name)
-    if name in module.__dict__:
-        return module.__dict__[name]
-    value = member(module._torch_name, name)
-    if not isinstance(value, Found):
-        return value
-    path = f"{module._torch_name}.{name}"
-    if value is Found.MISSING and not is_caught(frame, "import"):
-        return Missing(path)
-    kind = ModuleNotFoundError if path == asked else ImportError
-    said = message(path, frame) if value is Found.MISSING else f"cannot import name {name!r} from {asked!r}"
-    raise kind(said, name=path)

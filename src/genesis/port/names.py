@@ -36,10 +36,13 @@ SOURCES: dict[str, tuple[str, ...]] = {  # beside the module of the same name
     "torch.utils.data": ("genesis.data",),
     "torch.utils.data.dataloader": ("genesis.utils.data", "genesis.data"),
     "torch.utils.data.dataset": ("genesis.utils.data", "genesis.data"),
+    "torch.utils.data.distributed": ("genesis.data",),
     "torch.utils.data.sampler": ("genesis.utils.data", "genesis.data"),
 }
 _FLAT = "torch.nn.modules."  # its files: all that they define is in genesis.nn
-OTHER = {"torch.backends", "torch.export", "torch.hub", "torch.port", "torch.torch"}  # Genesis' are something else
+OTHER = {  # Genesis' are something else
+    "torch.autograd.Variable", "torch.backends", "torch.export", "torch.hub", "torch.port", "torch.torch",
+}  # fmt: skip
 
 
 class Found(enum.Enum):
@@ -51,15 +54,29 @@ class Found(enum.Enum):
 
 @functools.cache
 def sources(module: str) -> tuple[Any, ...]:
-    """The namespaces in which the names of a module of PyTorch's are looked up, the first one first."""
+    """The namespaces in which the names of a module of PyTorch's are looked up, the first one first.
+
+    Raises: ImportError: one of them needs a package that is not installed, as genesis.utils.tensorboard does.
+    """
+    return tuple(importlib.import_module(name) for name in source_names(module))
+
+
+@functools.cache
+def source_names(module: str) -> tuple[str, ...]:
+    """The names of these namespaces; none is loaded."""
     below = module.removeprefix("torch").removeprefix(".")
     own = () if module in OTHER else (f"genesis.{below}".rstrip("."),)
     flat = ("genesis.nn",) if module.startswith(_FLAT) else ()
-    found = [importlib.import_module(name) for name in (*own, *flat, *SOURCES.get(module, ())) if _is_module(name)]
+    found = [name for name in (*own, *flat, *SOURCES.get(module, ())) if _is_module(name)]
     stand_in = below.replace(".", "_") or "toplevel"
     if stand_in in _stand_ins():
-        found.append(importlib.import_module(f"{stand_ins.__name__}.{stand_in}"))
+        found.append(f"{stand_ins.__name__}.{stand_in}")
     return tuple(found)
+
+
+def lacks_package(error: ImportError) -> bool:
+    """Whether a namespace could not be loaded for want of someone else's package."""
+    return not (error.name or "").startswith("genesis")
 
 
 @functools.cache
@@ -77,7 +94,7 @@ def _is_module(name: str) -> bool:
         return False
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError, AttributeError):  # the parent is no package
+    except (ImportError, ValueError, AttributeError, TypeError):  # the parent is no package, or like torch.classes
         return False
 
 

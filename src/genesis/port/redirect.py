@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from genesis.errors import describe
-from genesis.port.facade import redirecting_import
+from genesis.port.imports import redirecting_import
 
 NEVER = ("torch", "genesis", "numpy", "triton")
 _INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib", "stdlib"))

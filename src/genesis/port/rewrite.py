@@ -82,16 +82,21 @@ def _edits(node: ast.AST, source: str, through_facade: bool) -> Iterator[_Edit]:
 
 def home(module: str, name: str) -> str:
     """The module of Genesis from which a name of a module of PyTorch's is imported; PyTorch's own if there is none."""
+    own = (*names.source_names(module), module)[0]
     if name == "*":
-        found = names.sources(module)
-        return found[0].__name__ if found else module
-    value = names.find(module, name)
+        return own
+    try:
+        value = names.find(module, name)
+    except ImportError as error:
+        if not names.lacks_package(error):
+            raise
+        return own  # it needs a package that is not installed here
     for space in names.sources(module):
         if not isinstance(value, Found) and getattr(space, name, None) is value:
             return space.__name__
-    below = names.sources(f"{module}.{name}") if isinstance(facade.member(module, name), facade.Facade) else ()
-    for space in below:
-        parent, _, leaf = space.__name__.rpartition(".")
+    below = names.source_names(f"{module}.{name}") if isinstance(facade.member(module, name), facade.Facade) else ()
+    for source in below:
+        parent, _, leaf = source.rpartition(".")
         if leaf == name:
             return parent
     return module
@@ -102,14 +107,11 @@ def _import(alias: ast.alias, through_facade: bool) -> str:
     if alias.asname is None:
         if through_facade:
             return "genesis.port.torch as torch"
-        below = (
-            names.sources(alias.name)[0].__name__ if alias.name != "torch" and names.sources(alias.name) else "genesis"
-        )
+        below = (*names.source_names(alias.name), "genesis")[0]
         return "genesis as torch" + (f", {below}" if below != "genesis" else "")  # which loads what torch.x.y finds
     if alias.name == "torch":
         return f"{'genesis.port.torch' if through_facade else 'genesis'} as {alias.asname}"
-    found = names.sources(alias.name)
-    return f"{found[0].__name__ if found else alias.name} as {alias.asname}"
+    return f"{(*names.source_names(alias.name), alias.name)[0]} as {alias.asname}"
 
 
 def _split(node: ast.ImportFrom, homes: dict[str, str], statement: str) -> str:

@@ -80,12 +80,17 @@ def missing_part(name: str) -> str | None:
         path = f"{path}.{part}"
         if not isinstance(space, facade.Facade):
             return None  # an attribute of an object: Genesis' own matter
-        space = facade.member(space._torch_name, part)
+        try:
+            space = facade.member(space._torch_name, part)
+        except ImportError as error:
+            if not names.lacks_package(error):
+                raise
+            return None  # it needs a package that is not installed here
         if space is Found.MISSING:
             return path
         if space is Found.UNKNOWN:
             return None
-    if isinstance(space, facade.Facade) and not names.sources(space._torch_name):
+    if isinstance(space, facade.Facade) and not names.source_names(space._torch_name):
         return path
     return None
 
@@ -95,8 +100,14 @@ def is_elsewhere(name: str) -> bool:
     space: object = genesis
     path = "torch"
     for part in name.split(".")[1:]:
-        here = getattr(space, part, None)
-        if here is None or names.find(path, part) is not here:
+        try:
+            here = getattr(space, part, None)
+            is_same = here is not None and names.find(path, part) is here
+        except ImportError as error:
+            if not names.lacks_package(error):
+                raise
+            return False  # it needs a package that is not installed here
+        if not is_same:
             return missing_part(name) is None
         path, space = f"{path}.{part}", here
         if not isinstance(space, ModuleType):

@@ -94,6 +94,12 @@ def mean(value: float) -> float:
     return float(summed.item()) / distributed.get_world_size()
 
 
+def settle() -> None:
+    """Wait for the device. Raises: DistributedError: a call has failed, and may have left anything in the weights."""
+    if distributed.is_initialized():
+        require("train").settle()
+
+
 def by_first(action: Callable[[], None]) -> None:
     """Run on rank 0 while the others wait; where it raises, they raise too."""
     if distributed.get_world_size() == 1:

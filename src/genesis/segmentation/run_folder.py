@@ -135,6 +135,7 @@ class RunFolder:
     def save(self, training: Training) -> None:
         """The checkpoint, after all that it speaks of; of several ranks, the first writes it."""
         if self._events is not None:
+            ranks.settle()
             checkpoint.save({**training.state(), "events": self._events.flush()}, self.checkpoint)
 
     def close(self) -> None:

@@ -30,6 +30,8 @@ from genesis.segmentation.segmenter import PRECISIONS, Segmenter
 from genesis.tensor import Tensor
 
 State = dict[str, Any]  # of a training
+_Replica = nn.parallel.DistributedDataParallel
+_BUCKETS = "buckets"  # of a state; older checkpoints have none
 AUX_WEIGHT = 0.5  # of the auxiliary head's loss, as in torchvision's training
 WARM_UP = 0.1  # the part of the training in which the learning rate rises
 
@@ -126,7 +128,7 @@ class Training:
         if distributed.get_world_size() == 1:
             return self.model
         self._synchronize()
-        return nn.parallel.DistributedDataParallel(self.model)
+        return _Replica(self.model)
 
     def _synchronize(self) -> None:
         """Let batch norm take the statistics of all ranks."""
@@ -255,6 +257,7 @@ class Training:
             "step": self.step,
             "losses": self._losses,
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
+            _BUCKETS: self._network.bucket_order if isinstance(self._network, _Replica) else [],
         }
 
     def load_state(self, state: object, where: str) -> None:
@@ -265,7 +268,7 @@ class Training:
         Raises: CheckpointError: it is no state of this training. Where anything raises, nothing has changed.
         """
         mine = self.state()
-        if not isinstance(state, dict) or not mine.keys() <= state.keys():
+        if not isinstance(state, dict) or not mine.keys() - {_BUCKETS} <= state.keys():
             raise CheckpointError(f"{where}: expected the checkpoint of a training, with {', '.join(mine)}")
         for part in ("plan", "recipe", "data"):
             theirs = state[part] if isinstance(state[part], dict) else {}
@@ -299,6 +302,8 @@ class Training:
             }
         vars(self).update(loaded)
         self._synchronize()
+        if isinstance(self._network, _Replica):
+            self._network.bucket_order = list(state.get(_BUCKETS, []))
 
 
 def _widen(model: nn.Module) -> None:

@@ -13,4 +13,5 @@ from genesis.torch.fusing import report as report
 from genesis.torch.fusing import unfuse as unfuse
 from genesis.torch.modules import ConvBNReLU as ConvBNReLU
 from genesis.torch.modules import conv_bn_relu as conv_bn_relu
+from genesis.torch.norms import group_norm as group_norm
 from genesis.torch.pooling import max_pool2d as max_pool2d

@@ -20,7 +20,7 @@ Reader = Callable[..., Call | None]
 
 
 def _named(name: str) -> Reader:
-    """Of functions that take nothing, or whether to work in place."""
+    """Read the arguments of functions that take nothing, or whether to work in place."""
     return lambda inplace=False: (name, bool(inplace))
 
 

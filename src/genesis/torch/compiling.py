@@ -58,8 +58,8 @@ def compile(
 
     Args:
         target: a torch.nn.Module, or a function of tensors, such as a whole step with its optimizer.
-        tune: seconds in which to measure convolution kernels before the first recording, of a model on CUDA. None: the
-            plans that are stored, else heuristics.
+        tune: seconds in which to measure convolution kernels before the first recording, of a model on CUDA; those
+            that have a result in the store take none. None: the plans that are stored, else heuristics.
         compiler: of what is not fused: one of PyTorch's backends of torch.compile. "aot_eager" starts at once.
         mode: as of torch.compile; "default" captures nothing.
         dynamic, fullgraph: as of torch.compile; with dynamic shapes all inputs are recorded at once.
@@ -224,7 +224,7 @@ def _tune(model: nn.Module, budget: float, recordings: Recordings, args: _Argume
             torch.autograd.grad(leaves, [p for p in trial.parameters() if p.requires_grad], grads, allow_unused=True)
 
     with torch.random.fork_rng(sorted(x.index for x in devices), device_type="cuda"):
-        found = tune(step, budget=budget)
+        found = tune(step, budget=budget, resume=False)
     empty_cache()  # the memory that measuring took
     recordings.note(f"tuned {len(found)} problems in {budget:g} s; {found.num_left} had no time")
     _logger.info("%s", found)

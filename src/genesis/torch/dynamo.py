@@ -2,7 +2,7 @@
 
 Dynamo traces the model's code, guards all state that it read, and traces again when that changes. Its graphs arrive
 here as calls of torch's functions. Convolution → batch norm (→ sum) → activation becomes one op in them, max pooling on
-CUDA another, and one of PyTorch's compilers compiles the rest.
+CUDA another, group norm between convolutions a third, and one of PyTorch's compilers compiles the rest.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from genesis.records import ConvGeometry, Windows
 from genesis.torch import activations, pooling
 from genesis.torch import conv_act as conv_act  # registers an op
 from genesis.torch import graph_ops as graph_ops  # registers another
+from genesis.torch.graph_norms import replace_group_norms
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
 
@@ -118,6 +119,8 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
             if windows is not None:
                 fusion.replace("", step.name)
                 _replace_pooling(graph, node, windows)
+    for name in replace_group_norms(graph, _activation):
+        fusion.replace("", name)
     graph.lint()
     module.recompile()
     return fusion

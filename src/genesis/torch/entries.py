@@ -17,6 +17,7 @@ from torch.nn.modules import module as torch_module
 from genesis.records import NormState, record
 from genesis.torch import pooling
 from genesis.torch.activations import of_layer
+from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
 from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, versions_of_three
@@ -27,10 +28,8 @@ from genesis.torch.pending import (
     Pending,
     activate,
     batch_norm,
-    inside_model,
     materialize,
     materialized,
-    modes_to_defer,
     pending,
 )  # fmt: skip
 from genesis.torch.shapes import only_contiguous

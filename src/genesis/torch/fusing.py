@@ -7,6 +7,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from genesis.errors import DTypeError, describe
 from genesis.torch.activations import LAYERS
+from genesis.torch.autograd_functions import install
 from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
@@ -21,7 +22,6 @@ from genesis.torch.entries import (
     _Entry,
     strip,
 )  # fmt: skip
-from genesis.torch.pending import install
 from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
 

@@ -92,7 +92,7 @@ def _add_in(graph: fx.Graph, total: fx.Node, gradient: fx.Node, addend: fx.Node,
 
 
 def _meta_with(addend: fx.Node, op: fx.Node) -> dict[str, object]:
-    """What is known of op, which now has one more argument: Inductor lays arguments out as they were when recorded."""
+    """Return what is known of op, which has one more argument: Inductor lays them out as they were when recorded."""
     meta = dict(op.meta)
     if "eager_input_vals" in meta:
         args, kwargs = meta["eager_input_vals"]

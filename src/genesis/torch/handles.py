@@ -13,13 +13,22 @@ from genesis.backends.cuda.runtime import capturing, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.memory import OwnedStorage, Storage, lending
 from genesis.cuda.frameworks.torch import TORCH
-from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, Windows, record
+from genesis.records import (
+    BegunConvNorm,
+    ConvGeometry,
+    NormOptions,
+    NormState,
+    SavedConvNorm,
+    SavedGroupNorm,
+    Windows,
+    record,
+)
 from genesis.shapes import Shape
 from genesis.torch.backend import TYPES, backend_of
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))  # by type: isinstance() takes its time with parameters
 _PLAIN = frozenset((type(None), bool, int, float, str, tuple, ConvGeometry, NormOptions, Windows))  # of arguments
-_RECORDS = frozenset((NormState, BegunConvNorm, SavedConvNorm))  # of tensors
+_RECORDS = frozenset((NormState, BegunConvNorm, SavedConvNorm, SavedGroupNorm))  # of tensors
 TORCH_TYPES = {dtype: torch_dtype for torch_dtype, dtype in TYPES.items()}
 _layouts: dict[tuple[object, ...], Layout] = {}  # by shape, strides, dtype, alignment and device index
 _devices: dict[int, Device] = {}  # by PyTorch's index, -1 for host memory

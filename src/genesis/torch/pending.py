@@ -9,10 +9,8 @@ norm are computed when it is called, so that nothing with a side effect is ever 
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Literal, Protocol, TypeVar, cast, final
 
@@ -22,7 +20,7 @@ from torch import Tensor, nn
 from genesis.records import NormState
 from genesis.torch import activations
 from genesis.torch.links import NO_NORM, Computed, Link, versions_of_norm
-from genesis.torch.modes import Modes, are_current, are_current_for_guarded, current_modes, saved_tensors_hooks
+from genesis.torch.modes import are_current, are_current_for_guarded
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
 
 _swap = torch._C._swap_tensor_impl
@@ -414,63 +412,3 @@ HANDLERS: dict[Function, Callable[..., object]] = {
     **dict.fromkeys(_METADATA, _metadata),
     Tensor.requires_grad.__get__: _requires_grad,
 }
-
-
-# --- autograd functions -----------------------------------------------------------------------------------------------
-class _Place(threading.local):
-    """Per thread: the number of the autograd function whose forward runs, and where the innermost fused model began."""
-
-    function = 0
-    calls = 0
-    model: tuple[int, object] | None = None
-
-
-_place = _Place()
-
-
-def _here() -> tuple[int, object]:
-    hooks = saved_tensors_hooks(True)
-    return _place.function, None if hooks is None else hooks[0]
-
-
-@contextmanager
-def inside_model() -> Iterator[None]:
-    """Mark the call of a fused model, which returns nothing that is pending."""
-    outside = _place.model
-    _place.model = _here()
-    try:
-        yield
-    finally:
-        _place.model = outside
-
-
-def modes_to_defer() -> Modes | None:
-    """Return the current modes, or None if no result may be deferred beyond the code that runs now.
-
-    It may not leave the forward of an autograd function, whose results get that function's graph, nor code under hooks
-    of saved tensors, such as a checkpoint. A fused model that is called there may defer: it returns nothing pending.
-    """
-    modes = current_modes()
-    return modes if (_place.function == 0 and modes[2] is None) or _place.model == _here() else None
-
-
-@functools.cache
-def install() -> None:
-    """Make autograd.Function.apply compute pending arguments: it reads their graph without __torch_function__."""
-    apply = torch.autograd.Function.__dict__["apply"].__func__
-
-    @functools.wraps(apply)
-    def apply_to_values(cls: type[torch.autograd.Function], /, *args: object, **kwargs: object) -> object:
-        for each in args:
-            if type(each) is Pending:
-                args = materialized(args)
-                break
-        outside = _place.function
-        _place.calls += 1
-        _place.function = _place.calls
-        try:
-            return apply(cls, *args, **kwargs)
-        finally:
-            _place.function = outside
-
-    torch.autograd.Function.apply = classmethod(apply_to_values)

@@ -245,7 +245,7 @@ class Chain:
         return block[: layout.num_bytes].view(dtype), block[place : place + layout.num_bytes].view(dtype)
 
     def passed(self, block: Tensor, has_residual: bool, activation: str | None) -> Tensor | None:
-        """What the backward is told of the values before the activation, as the backend's op returns it."""
+        """Return what the backward is told of the values before the activation, as the backend's op returns it."""
         launches = self._launches
         layout = launches.told(launches.tells(has_residual, activation))
         if layout is None:

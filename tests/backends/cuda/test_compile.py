@@ -43,6 +43,11 @@ def _compile(specimen: Specimen, compute_capability: int) -> Any:
     return compiled
 
 
+def _instructions(ptx: str) -> str:
+    """Without the debug sections at the end: they name the folder whose kernel Triton's cache has compiled first."""
+    return ptx.partition("\t.file\t")[0]
+
+
 def _assembles(ptx: str, folder: Path) -> bool:
     """Whether sm_80 has all the instructions; how well they are scheduled does not matter here."""
     (folder / "kernel.ptx").write_text(ptx)
@@ -57,7 +62,7 @@ def test_kernel_compiles(specimen: Specimen, tmp_path: Path) -> None:
     if _DIFFERS.search(compiled.asm["ttir"]) or not _assembles(ptx, tmp_path):
         _compile(specimen, 80)
     elif specimen is next(first for first in _SPECIMENS if first.kernel is specimen.kernel):
-        assert _compile(specimen, 80).asm["ptx"] == ptx
+        assert _instructions(_compile(specimen, 80).asm["ptx"]) == _instructions(ptx)
 
 
 _CHANNELS_LAST = [specimen for specimen in _SPECIMENS if specimen.constants.get("CHANNELS_LAST")]

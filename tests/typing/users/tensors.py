@@ -76,8 +76,8 @@ p += 1
 assert_type(p, nn.Parameter)
 
 # What is no tensor
-assert_type(x.shape, tuple[int, ...])
-assert_type(x.size(), tuple[int, ...])
+assert_type(x.shape, genesis.Size)
+assert_type(x.size(), genesis.Size)
 assert_type(x.size(0), int)
 assert_type(x.dtype, genesis.DType)
 assert_type(x.device, genesis.Device)

@@ -88,7 +88,7 @@ def apply_backward(grad: Tensor, passed: Tensor, activation: str) -> Tensor:
 
 
 def pointwise(activation: str | None) -> tuple[tuple[str, list[float], str], str | None]:
-    """What oneDNN applies after a convolution, as its ops are given it, and the activation that is left to apply."""
+    """Return what oneDNN applies after a convolution, as it is given to its ops, and the activation that is left."""
     if activation is None:
         return _NONE, None
     kernels, number = _find(activation)

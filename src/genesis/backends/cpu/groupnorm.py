@@ -60,6 +60,18 @@ def backward(
     return grad_x, grad_weight, grad_bias
 
 
+def apply(
+    x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse_std: Tensor
+) -> Tensor:
+    """The norm by statistics that are known, for an activation's backward; any order of memory and dtype."""
+    wide = x.double() if x.dtype is torch.float64 else x.float()
+    shape = (1, x.shape[1], *[1] * (x.ndim - 2))
+    of_channels = (each.repeat_interleave(x.shape[1] // num_groups, 1) for each in (mean, inverse_std))
+    middle, scale = (each.to(wide.dtype).view(len(x), *shape[1:]) for each in of_channels)
+    y = (wide - middle) * (scale if weight is None else scale * weight.view(shape))
+    return (y if bias is None else y + bias.view(shape)).to(x.dtype)
+
+
 def _groups(of_channels: Tensor, num_groups: int) -> Tensor:
     """(N, C) as (N, groups, C / groups), in float64."""
     return of_channels.double().reshape(len(of_channels), num_groups, -1)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Shape
-from genesis.backends.cpu import batchnorm, groupnorm
+from genesis.backends.cpu import batchnorm, fused_activation, groupnorm
+from genesis.records import SavedGroupNorm
 
 aten = torch.ops.aten
 
@@ -43,18 +44,26 @@ def layer_norm_backward(
 
 
 def group_norm(
-    x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     if groupnorm.takes(x, weight, bias):
-        return groupnorm.forward(x, num_groups, weight, bias, eps)
-    n, c, plane = _planes(x.shape)
-    return aten.native_group_norm(_dense(x, _order(x)), weight, bias, n, c, plane, num_groups, eps)
+        y, *statistics = groupnorm.forward(x, num_groups, weight, bias, eps)
+    else:
+        n, c, plane = _planes(x.shape)
+        x = _dense(x, _order(x))
+        y, *statistics = aten.native_group_norm(x, weight, bias, n, c, plane, num_groups, eps)
+    return y if activation is None else fused_activation.apply(y, activation)[0], *statistics
 
 
 def group_norm_backward(
-    grad: Tensor, x: Tensor, num_groups: int, weight: Tensor | None, mean: Tensor, inverse_std: Tensor,
-    needs: tuple[bool, bool, bool],
+    grad: Tensor, saved: SavedGroupNorm[Tensor], num_groups: int, needs: tuple[bool, bool, bool],
+    activation: str | None = None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
+    x, weight, bias, mean, inverse_std = saved
+    if activation is not None:
+        value = groupnorm.apply(x, num_groups, weight, bias, mean, inverse_std)
+        passed = fused_activation.apply(value, activation)[1]
+        grad = fused_activation.apply_backward(grad, passed, activation)
     if groupnorm.takes(x, grad, weight):
         return groupnorm.backward(grad, x, num_groups, weight, mean, inverse_std, needs)
     n, c, plane = _planes(x.shape)

@@ -22,6 +22,7 @@ from genesis.records import (
     NormState,
     SavedAttention,
     SavedConvNorm,
+    SavedGroupNorm,
     Windows,
     is_output,
     rebuilt,
@@ -109,6 +110,8 @@ def _norm_backward(cpu: Backend, op: str, *args: object) -> object:
     """In float32 at least: in which dtype the statistics of 16-bit arrays are is each backend's own choice."""
 
     def widened(value: object) -> object:
+        if isinstance(value, SavedGroupNorm):
+            return SavedGroupNorm(*map(widened, value))
         is_short = is_handle(value) and cpu.dtype(value) in (dtypes.float16, dtypes.bfloat16)
         return cpu.cast(value, dtypes.float32) if is_short else value
 

@@ -1,4 +1,4 @@
-"""Modules made of modules: Sequential, ModuleList, ModuleDict, ParameterList, Residual."""
+"""Modules made of modules: Sequential, ModuleList, ModuleDict, Residual."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Generic, Self, overload
 
 from genesis.errors import DTypeError, describe
 from genesis.nn.module import Module
-from genesis.nn.parameter import Parameter
 from genesis.nn.printable import format_parts
 from genesis.tensor import Tensor
 
-__all__ = ["ModuleDict", "ModuleList", "ParameterList", "Residual", "Sequential"]
+__all__ = ["ModuleDict", "ModuleList", "Residual", "Sequential"]
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -82,24 +81,21 @@ class _Numbered(Module, Generic[M]):
             self.append(module)
         return self
 
-    __iadd__ = extend
-
-    def __add__(self, other: Iterable[M]) -> Self:
-        return self._of(list(self._modules.items())).extend(other)
-
     def insert(self, index: int, module: M) -> Self:
         """Insert a module before the one at index; returns the container.
 
         Args:
             index: from −len to len.
             module: the one to insert.
-        Raises: DTypeError: module is not a Module.
+        Raises: DTypeError: module is not a Module. IndexError: index is out of range.
 
         Example:
             >>> nn.Sequential(nn.ReLU()).insert(0, nn.Tanh())[0]
             Tanh()
         """
         _checked("insert", module)
+        if not -len(self) <= index <= len(self):
+            raise IndexError(describe("insert", "index", f"a place among {len(self)} modules", index))
         entries = list(self._modules.items())
         entries.insert(index, ("", module))
         self._renumber(entries)
@@ -145,12 +141,13 @@ class Sequential(_Numbered[Module]):
     Shape: the input of the first module → the output of the last.
     Raises: DTypeError: an argument is not a Module.
 
-    Indexing gives a module, slicing a Sequential of the same modules.
+    Indexing gives a module, slicing a Sequential of the same modules. `a + b` is a Sequential of both's modules,
+    `a * n` one that calls a's modules n times.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> net(genesis.ones(1, 3)).shape, len(net[:2])
-        ((1, 2), 2)
+        >>> net(genesis.ones(1, 3)).shape, len(net[:2]), len(net + nn.Sequential(nn.Tanh()))
+        ((1, 2), 2, 4)
     """
 
     @overload
@@ -166,6 +163,20 @@ class Sequential(_Numbered[Module]):
 
     def _of(self, entries: list[tuple[str, Module]]) -> Self:
         return type(self)(dict(entries))
+
+    def __add__(self, other: Sequential) -> Sequential:
+        return Sequential(*self, *_sequence("Sequential.__add__", other))
+
+    def __iadd__(self, other: Sequential) -> Self:
+        return self.extend(_sequence("Sequential.__iadd__", other))
+
+    def __mul__(self, other: int) -> Sequential:
+        return Sequential(*list(self) * _times("Sequential.__mul__", other))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, other: int) -> Self:
+        return self.extend(list(self) * (_times("Sequential.__imul__", other) - 1))
 
     def forward(self, input: Tensor) -> Tensor:
         for module in self:
@@ -192,6 +203,12 @@ class ModuleList(_Numbered[M]):
 
     def _of(self, entries: list[tuple[str, M]]) -> Self:
         return type(self)(module for _, module in entries)
+
+    def __add__(self, other: Iterable[M]) -> ModuleList[M]:
+        return ModuleList([*self, *other])
+
+    def __iadd__(self, other: Iterable[M]) -> Self:
+        return self.extend(other)
 
     def __repr__(self) -> str:
         # Equal neighbours on one line: (0-2): 3 x Linear(...)
@@ -299,45 +316,6 @@ class ModuleDict(Module, Generic[M]):
         self._modules.clear()
 
 
-class ParameterList(Module):
-    """A list of parameters. It registers them; a tensor that is not a Parameter becomes one.
-
-    Args:
-        values: tensors of any shape and floating dtype, which the list begins with.
-
-    Example:
-        >>> weights = nn.ParameterList([genesis.ones(2), genesis.zeros(3)])
-        >>> [parameter.shape for parameter in weights.append(genesis.ones(4))]
-        [(2,), (3,), (4,)]
-    """
-
-    _parameters: dict[str, Parameter]  # type: ignore[assignment]  # no entry is None
-
-    def __init__(self, values: Iterable[Tensor] | None = None) -> None:
-        super().__init__()
-        for value in values or ():
-            self.append(value)
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(self._parameters.values())
-
-    def __getitem__(self, index: int) -> Parameter:
-        return list(self._parameters.values())[index]
-
-    def append(self, value: Tensor) -> Self:
-        """Add a parameter at the end; returns the list.
-
-        Args:
-            value: any shape and floating dtype.
-        """
-        parameter = value if isinstance(value, Parameter) else Parameter(value)
-        self.register_parameter(str(len(self)), parameter)
-        return self
-
-
 class Residual(Module):
     """Residual connection: y = module(x) + x, or module(x) + projection(x) where the shapes differ.
 
@@ -370,3 +348,19 @@ def _checked(op: str, module: object) -> Module:
     if not isinstance(module, Module):
         raise DTypeError(describe(op, "module", "a Module", type(module).__name__))
     return module
+
+
+def _sequence(op: str, other: object) -> Sequential:
+    """other, if it is a Sequential."""
+    if not isinstance(other, Sequential):
+        raise DTypeError(describe(op, "other", "a Sequential", type(other).__name__))
+    return other
+
+
+def _times(op: str, other: object) -> int:
+    """other, if it is a number of times."""
+    if not isinstance(other, int):
+        raise DTypeError(describe(op, "other", "an int", type(other).__name__))
+    if other < 1:
+        raise ValueError(describe(op, "other", "an int >= 1", other))
+    return other

@@ -1,4 +1,4 @@
-"""Embedding, and the rotary embedding of positions."""
+"""Embedding, bags of embeddings, and the rotary embedding of positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
-__all__ = ["Embedding", "RotaryEmbedding"]
+__all__ = ["Embedding", "EmbeddingBag", "RotaryEmbedding"]
 
 
 class Embedding(Module):
@@ -24,7 +24,10 @@ class Embedding(Module):
         num_embeddings: V, number of vectors.
         embedding_dim: E, size of each.
         padding_idx: index of a vector that starts at zero and gets no gradient.
+        max_norm: each forward first scales down the vectors in use to this norm, where theirs is larger.
+        norm_type: the p of that norm.
         scale_grad_by_freq: divide gradients by how often their index occurs in the batch.
+        sparse: must be False; gradients are dense.
         device, dtype: of the parameter.
     Shape: any, of an integer dtype → (*shape, E).
     Parameters: weight (V, E), standard normal at first.
@@ -38,16 +41,20 @@ class Embedding(Module):
     weight: Parameter
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
-        scale_grad_by_freq: bool = False, device: DeviceLike = None, dtype: DType | None = None,
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
+        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, *, device: DeviceLike = None,
+        dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        if sparse:
+            raise ValueError(describe("Embedding", "sparse", "False", sparse))
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(describe("Embedding", "padding_idx", f"a row of {num_embeddings}", padding_idx))
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.scale_grad_by_freq = scale_grad_by_freq
+        self.max_norm, self.norm_type = max_norm, norm_type
+        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         self.weight = Parameter(empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -66,20 +73,16 @@ class Embedding(Module):
 
     @classmethod
     def from_pretrained(
-        cls,
-        embeddings: Tensor,
-        freeze: bool = True,
-        padding_idx: int | None = None,
-        *,
-        scale_grad_by_freq: bool = False,
-    ) -> Self:
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, max_norm: float | None = None,
+        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+    ) -> Self:  # fmt: skip
         """Create the layer from given vectors; memory is shared.
 
         Args:
             embeddings: (num_embeddings, embedding_dim), a floating dtype.
             freeze: whether the vectors stay as they are instead of being learned.
             padding_idx: index of a vector that gets no gradient.
-            scale_grad_by_freq: divide gradients by how often their index occurs in the batch.
+            max_norm, norm_type, scale_grad_by_freq, sparse: as in `nn.Embedding`.
         Raises: ShapeError: embeddings has not 2 dimensions.
         Example:
             >>> nn.Embedding.from_pretrained(genesis.tensor([[1.0, 2.0], [3.0, 4.0]]))(genesis.tensor([1])).tolist()
@@ -87,17 +90,109 @@ class Embedding(Module):
         """
         if embeddings.ndim != 2:
             raise ShapeError(describe("from_pretrained", "embeddings", "2 dimensions", embeddings.ndim))
-        layer = cls(embeddings.shape[0], embeddings.shape[1], padding_idx, scale_grad_by_freq=scale_grad_by_freq)
+        rows, size = embeddings.shape
+        layer = cls(rows, size, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         layer.weight = Parameter(embeddings, requires_grad=not freeze)
         return layer
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq)
+        return F.embedding(
+            input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        )
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"
         text += f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""
-        return text + (f", scale_grad_by_freq={self.scale_grad_by_freq}" if self.scale_grad_by_freq else "")
+        return text + _options_text(self)
+
+
+class EmbeddingBag(Module):
+    """Look up a learned vector for each index, and reduce those of each bag to one.
+
+    Args:
+        num_embeddings: V, number of vectors.
+        embedding_dim: E, size of each.
+        max_norm, norm_type, scale_grad_by_freq, sparse: as in `nn.Embedding`.
+        mode: "mean", "sum" or "max".
+        _weight: (V, E), values of the parameter in place of drawn ones.
+        include_last_offset: offsets has one more entry, the end of the last bag.
+        padding_idx: index of a vector that starts at zero, counts in no bag, and gets no gradient.
+        device, dtype: of the parameter.
+    Shape: (B, N), or (N,) with offsets (B,) → (B, E); per_sample_weights has the shape of the input.
+    Parameters: weight (V, E), standard normal at first.
+    Raises: ValueError: padding_idx is out of range.
+
+    Example:
+        >>> bags = nn.EmbeddingBag(10, 3, mode="sum")
+        >>> bags(genesis.tensor([1, 2, 4, 5]), genesis.tensor([0, 3])).shape
+        (2, 3)
+    """
+
+    weight: Parameter
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Tensor | None = None,
+        include_last_offset: bool = False, padding_idx: int | None = None, device: DeviceLike = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(describe("EmbeddingBag", "padding_idx", f"a row of {num_embeddings}", padding_idx))
+        if sparse:
+            raise ValueError(describe("EmbeddingBag", "sparse", "False", sparse))
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.max_norm, self.norm_type = max_norm, norm_type
+        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
+        self.mode, self.include_last_offset = mode, include_last_offset
+        if _weight is None:
+            self.weight = Parameter(empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
+            self.reset_parameters()
+        else:
+            if _weight.shape != (num_embeddings, embedding_dim):
+                expected = f"shape {(num_embeddings, embedding_dim)}"
+                raise ShapeError(describe("EmbeddingBag", "_weight", expected, _weight.shape))
+            self.weight = Parameter(_weight)
+
+    def reset_parameters(self) -> None:
+        """Draw the table from the standard normal distribution. See `nn.Embedding.reset_parameters`."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            self.weight.array.select(0, self.padding_idx).copy_into(0)
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, max_norm: float | None = None, norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+        include_last_offset: bool = False, padding_idx: int | None = None,
+    ) -> Self:  # fmt: skip
+        """Create the layer from given vectors; memory is shared. See `nn.Embedding.from_pretrained`."""
+        if embeddings.ndim != 2:
+            raise ShapeError(describe("from_pretrained", "embeddings", "2 dimensions", embeddings.ndim))
+        rows, size = embeddings.shape
+        layer = cls(
+            rows, size, max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset,
+            padding_idx,
+        )  # fmt: skip
+        layer.weight.requires_grad_(not freeze)
+        return layer
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return F.embedding_bag(
+            input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode,
+            self.sparse, per_sample_weights, self.include_last_offset, self.padding_idx,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_embeddings}, {self.embedding_dim}{_options_text(self)}, mode={self.mode!r}"
+        return text + (f", padding_idx={self.padding_idx}" if self.padding_idx is not None else "")
+
+
+def _options_text(layer: Embedding | EmbeddingBag) -> str:
+    text = f", max_norm={layer.max_norm}" if layer.max_norm is not None else ""
+    text += f", norm_type={layer.norm_type}" if layer.norm_type != 2 else ""
+    return text + (f", scale_grad_by_freq={layer.scale_grad_by_freq}" if layer.scale_grad_by_freq else "")
 
 
 class RotaryEmbedding(Module):

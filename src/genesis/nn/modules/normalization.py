@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from genesis import activations
 from genesis import functional as F
 from genesis.creation import DeviceLike, ones, zeros
 from genesis.dtypes import DType
@@ -13,7 +14,16 @@ from genesis.nn.parameter import Parameter
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
-__all__ = ["GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
+__all__ = [
+    "CrossMapLRN2d",
+    "GroupNorm",
+    "GroupNormAct",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "LayerNorm",
+    "LocalResponseNorm",
+    "RMSNorm",
+]
 
 
 class _AffineNorm(Module):
@@ -157,6 +167,34 @@ class GroupNorm(_AffineNorm):
         )
 
 
+class GroupNormAct(GroupNorm):
+    """Group normalization and an activation as one op: y = activation(group_norm(x)). See `F.group_norm_act`.
+
+    Args:
+        num_groups, num_channels, eps, affine, device, dtype, bias: as in `nn.GroupNorm`, whose parameters it has.
+        activation: a name of `genesis.activations.NUMBERS`, such as "relu", "silu" or "leaky_relu(0.1)"; or None.
+    Shape: (N, C, …) → the same.
+    Raises: ShapeError: num_groups does not divide num_channels. ValueError: it is no activation.
+
+    Example:
+        >>> nn.GroupNormAct(2, 4, activation="relu")(genesis.ones(1, 4, 3, 3)).shape
+        (1, 4, 3, 3)
+    """
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
+        activation: str | None = "silu", device: DeviceLike = None, dtype: DType | None = None, *, bias: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(num_groups, num_channels, eps, affine, device, dtype, bias=bias)
+        self.activation = activations.checked("GroupNormAct", activation)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm_act(input, self.num_groups, self.weight, self.bias, self.eps, self.activation)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation!r}"
+
+
 class _InstanceNorm(_BatchNorm):
     """Batch norm's settings and state, with other defaults, over each sample by itself."""
 
@@ -255,3 +293,12 @@ class LocalResponseNorm(Module):
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class CrossMapLRN2d(LocalResponseNorm):
+    """LocalResponseNorm of images under an old name. See `nn.LocalResponseNorm`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim != 4:
+            raise ShapeError(describe("CrossMapLRN2d", "input", "4 dimensions", f"shape {input.shape}"))
+        return super().forward(input)

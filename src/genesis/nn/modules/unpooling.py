@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from typing import Generic, Literal, overload
 
 from genesis import functional as F
+from genesis.errors import describe
 from genesis.nn.module import Module
 from genesis.nn.modules.pooling import Output, WithIndices, _single
+from genesis.nn.modules.utils import _pair
 from genesis.tensor import Tensor
 
-__all__ = ["AdaptiveAvgPool1d", "AdaptiveMaxPool1d", "LPPool1d", "LPPool2d", "MaxUnpool1d", "MaxUnpool2d"]
+__all__ = [
+    "AdaptiveAvgPool1d", "AdaptiveMaxPool1d", "FractionalMaxPool2d", "LPPool1d", "LPPool2d", "MaxUnpool1d",
+    "MaxUnpool2d",
+]  # fmt: skip
 
 Size = int | tuple[int, ...]
 
@@ -176,3 +181,45 @@ class MaxUnpool2d(_MaxUnpool):
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         return F.max_unpool2d(input, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+
+class FractionalMaxPool2d(Module):
+    """Maxima over windows at random steps, whose number is given.
+
+    Args:
+        kernel_size: of the windows.
+        output_size: (P, Q), how many windows; or one number for both; or instead
+        output_ratio: P / H and Q / W, in (0, 1).
+        return_indices: give as well where each value was found.
+        _random_samples: as in `F.fractional_max_pool2d`.
+    Shape: (N, C, H, W) or (C, H, W) → (N, C, P, Q) or (C, P, Q).
+    Raises: ValueError: not exactly one of output_size and output_ratio; a ratio out of range.
+    Source: Graham 2014, arXiv:1412.6071.
+
+    Example:
+        >>> nn.FractionalMaxPool2d(2, output_ratio=0.7)(genesis.ones(1, 3, 10, 20)).shape
+        (1, 3, 7, 14)
+    """
+
+    _random_samples: Tensor | None
+
+    def __init__(
+        self, kernel_size: Size, output_size: Size | None = None,
+        output_ratio: float | tuple[float, float] | None = None, return_indices: bool = False,
+        _random_samples: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if (output_size is None) == (output_ratio is None):
+            expected, given = "either it or output_ratio", f"{output_size} and {output_ratio}"
+            raise ValueError(describe("FractionalMaxPool2d", "output_size", expected, given))
+        self.kernel_size, self.return_indices = _pair(kernel_size), return_indices
+        self.output_size = None if output_size is None else _pair(output_size)
+        self.output_ratio = None if output_ratio is None else _pair(output_ratio)
+        if self.output_ratio is not None and not all(0 < ratio < 1 for ratio in self.output_ratio):
+            raise ValueError(describe("FractionalMaxPool2d", "output_ratio", "numbers in (0, 1)", output_ratio))
+        self.register_buffer("_random_samples", _random_samples)
+
+    def forward(self, input: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        return F.fractional_max_pool2d(
+            input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices, self._random_samples
+        )

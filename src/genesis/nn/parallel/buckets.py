@@ -63,9 +63,17 @@ class Bucket:
         """A backward pass begins."""
         self.num_missing, self._work = len(self.numbers), None
 
-    def send(self, group: ProcessGroup, index: int, unused: Sequence[int], dtype: DType | None) -> None:
-        """Start the reduction, in dtype if given; unused: the positions of gradients that this rank did not make."""
-        self._flags.copy_into(1)
+    def send(
+        self, group: ProcessGroup, index: int, unused: Sequence[int], dtype: DType | None, failed: bool = False
+    ) -> None:  # fmt: skip
+        """Start the reduction.
+
+        Args:
+            unused: the positions of gradients that this rank did not make.
+            dtype: in which they are sent, if it is not their own.
+            failed: this rank has no gradients, and no rank may use the means.
+        """
+        self._flags.copy_into(math.nan if failed else 1)
         for position in unused:
             self._flags.select(0, position).copy_into(0)
         self._sent = self.flat if dtype is None else self.flat.to(dtype)

@@ -77,6 +77,7 @@ class DistributedDataParallel(Module):
         self._syncs = True
         self._reducer: Reducer | None = None
         self._known: list[tuple[Parameter, object]] = []
+        self._order: list[str] = []  # for the next buckets
         self._begin(self._present())
 
     def forward(self, *args: object, **kwargs: object) -> Tensor:
@@ -114,6 +115,29 @@ class DistributedDataParallel(Module):
             yield
         finally:
             self._syncs = before
+
+    @property
+    def bucket_order(self) -> list[str]:
+        """The parameters' names in the order of the buckets, which the first backward pass shows; none before it.
+
+        More than two ranks sum a gradient in an order that depends on its place. So a training that is to go on bit for
+        bit saves this list with its checkpoint, and sets it after loading.
+
+        Example:
+            >>> from torch.distributed import HashStore
+            >>> genesis.distributed.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
+            >>> model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+            >>> model(genesis.ones(1, 1)).sum().backward()
+            >>> sorted(model.bucket_order)
+            ['bias', 'weight']
+            >>> genesis.distributed.destroy_process_group()
+        """
+        assert self._reducer is not None
+        return [self._reducer.names[number] for number in self._reducer.order]
+
+    @bucket_order.setter
+    def bucket_order(self, names: Sequence[str]) -> None:
+        self._order, self._known = list(names), []  # the next forward begins anew
 
     # --- the state: the module's, under its own names -----------------------------------------------------------------
 
@@ -160,6 +184,8 @@ class DistributedDataParallel(Module):
         return present
 
     def _prepare(self) -> None:
+        if self._reducer is not None:
+            self._reducer.recover()
         present = self._present()
         known = self._known
         same = len(present) == len(known) and all(
@@ -190,7 +216,10 @@ class DistributedDataParallel(Module):
         # would meet others.
         find = self.find_unused_parameters
         waits = find and any(isinstance(module, SyncBatchNorm) for module in self.module.modules())
-        self._reducer = Reducer(self._group, named, self._most_bytes, find, self._dtype, waits)
+        numbers = {name: number for number, (name, _) in enumerate(named)}
+        order = [numbers[name] for name in self._order] if self._order and set(self._order) == set(numbers) else []
+        self._order = []
+        self._reducer = Reducer(self._group, named, self._most_bytes, find, self._dtype, waits, order)
         self._known = present
 
     def _broadcast(self, tensors: Sequence[Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 from genesis.autograd import HookHandle
@@ -10,6 +11,7 @@ from genesis.autograd.modes import after_backward, state
 from genesis.distributed.group import ProcessGroup
 from genesis.dtypes import DType
 from genesis.errors import DistributedError, GraphError
+from genesis.ndarray.capturing import outside
 from genesis.nn.parallel.buckets import Bucket, Place, plan
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
@@ -29,11 +31,12 @@ class Reducer:
         find_unused: parameters may be without a gradient; else that is an error.
         dtype: in which gradients are sent; None: in their own.
         waits: send nothing before backward has ended.
+        order: the parameters' numbers as backward makes their gradients, if that is known already.
     """
 
     def __init__(
         self, group: ProcessGroup, named: Sequence[tuple[str, Parameter]], most_bytes: float, find_unused: bool,
-        dtype: DType | None, waits: bool,
+        dtype: DType | None, waits: bool, order: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._waits = waits
         self.group, self._most_bytes, self._find_unused, self._dtype = group, most_bytes, find_unused, dtype
@@ -43,12 +46,12 @@ class Reducer:
         self._next = 0  # the bucket to be sent
         self._arrived: list[int] = []  # in this backward pass, in their order
         self._order: list[int] | None = None  # of the first pass, until the buckets are in that order
-        self._is_first = True
+        self._is_first = not order
         self._hooks: list[HookHandle] = [
             parameter.register_post_accumulate_grad_hook(functools.partial(self._arrive, number))
             for number, parameter in enumerate(self.parameters)
         ]
-        self._fill(list(reversed(range(len(self.parameters)))))
+        self._fill(list(order or reversed(range(len(self.parameters)))))
 
     def close(self) -> None:
         """Leave the parameters alone."""
@@ -58,11 +61,24 @@ class Reducer:
     def reorder(self) -> None:
         """After the first backward pass, once: put the buckets in the order of rank 0's gradients."""
         if self._order is not None:
-            missing = [number for number in range(len(self.parameters)) if number not in set(self._order)]
-            order, self._order = self._order + missing, None
-            self._fill(order)
+            order, self._order = self._whole(self._order), None
+            with outside(self.parameters[0].array.device):  # buckets outlive a graph that is being captured
+                self._fill(order)
+
+    @property
+    def order(self) -> list[int]:
+        """The parameters' numbers in the order of the buckets from the next pass on; none before the first."""
+        if self._is_first:
+            return []
+        return self._whole(self._order) if self._order is not None else self._filled
+
+    def _whole(self, order: list[int]) -> list[int]:
+        """An order with the parameters that it lacks at its end."""
+        present = set(order)
+        return order + [number for number in range(len(self.parameters)) if number not in present]
 
     def _fill(self, order: list[int]) -> None:
+        self._filled = order
         places = self.group.share([plan(self.parameters, order, self._most_bytes)])[0]
         buckets = [[Place(number, tuple(strides)) for number, strides in bucket] for bucket in places]
         self.buckets = [Bucket(bucket, self.parameters) for bucket in buckets]
@@ -90,12 +106,32 @@ class Reducer:
             self.buckets[self._next].send(self.group, self._next, (), self._dtype)
             self._next += 1
 
-    def _begin(self) -> None:
-        if self._next:
+    def recover(self) -> None:
+        """If the last backward pass failed on this rank, send what it left out, so that the others do not wait.
+
+        Flags that are NaN tell them; none can use the gradients of this pass.
+
+        Raises: DistributedError: the flags would not be looked at.
+        """
+        if self._backward is None or self._backward is state.after_backward:
+            return
+        if not all(map(self._looks_at, self.buckets)):
             raise DistributedError(
-                "DistributedDataParallel: a backward pass failed after it had sent gradients, so that the ranks are no "
-                "longer at the same call; restart the training from a checkpoint"
+                "DistributedDataParallel: a backward pass failed, so that the ranks are no longer at the same call; "
+                "restart the training from a checkpoint"
             )
+        for index in range(self._next, len(self.buckets)):
+            self.buckets[index].send(self.group, index, (), self._dtype, failed=True)
+        self._next, self._backward = 0, None
+        for bucket in self.buckets:
+            bucket.receive()
+
+    def _looks_at(self, bucket: Bucket) -> bool:
+        """Whether a bucket's flags are always looked at. NCCL's are not: the host would wait for the device."""
+        return self._find_unused or self.group.compares(bucket.flat.device)
+
+    def _begin(self) -> None:
+        self.recover()
         self._backward = state.after_backward
         self._arrived = []
         for bucket in self.buckets:
@@ -114,19 +150,20 @@ class Reducer:
     def _finish(self) -> None:
         """Backward has ended: send what is left, and wait for the means."""
         arrived = set(self._arrived)
-        for index in range(self._next, len(self.buckets)):
-            bucket = self.buckets[index]
+        while self._next < len(self.buckets):
+            bucket = self.buckets[self._next]
             unused = [position for position, number in enumerate(bucket.numbers) if number not in arrived]
             for position in unused:
                 self._put(self.parameters[bucket.numbers[position]], bucket, position)
-            bucket.send(self.group, index, unused, self._dtype)
+            bucket.send(self.group, self._next, unused, self._dtype)
+            self._next += 1
         self._next, self._backward = 0, None
         is_whole = len(arrived) == len(self.parameters)
         incomplete: list[int] = []
         for bucket in self.buckets:
             bucket.receive()
-            # NCCL's are looked at only where there is a reason: the host would wait for the device.
-            if self._find_unused or not is_whole or self.group.compares(bucket.flat.device):
+        for bucket in self.buckets:
+            if self._looks_at(bucket) or not is_whole:
                 incomplete += self._take_up(bucket)
         if self._is_first:
             self._is_first, self._order = False, self._arrived
@@ -136,7 +173,12 @@ class Reducer:
     def _take_up(self, bucket: Bucket) -> list[int]:
         """Give parameters their gradients that other ranks made. Returns: those that some rank did not make."""
         incomplete = []
-        for number, view, share in zip(bucket.numbers, bucket.views, bucket.shares(), strict=True):
+        shares = bucket.shares()
+        if any(map(math.isnan, shares)):
+            raise DistributedError(
+                "DistributedDataParallel: the backward pass failed on another rank; leave this batch out on all ranks"
+            )
+        for number, view, share in zip(bucket.numbers, bucket.views, shares, strict=True):
             parameter = self.parameters[number]
             if share > 0 and parameter.grad is None:
                 parameter.grad = Tensor(view)

@@ -58,7 +58,7 @@ def fuse_conv_bn_weights(
     Example:
         >>> weight, one = genesis.ones(1, 1, 1, 1), genesis.ones(1)
         >>> [x.tolist() for x in nn.utils.fuse_conv_bn_weights(weight, None, one, one, 0.0, one * 3, one)]
-        [[[[3.0]]], [-2.0]]
+        [[[[[3.0]]]], [-2.0]]
     """
     scale, bias = _folded(conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
     shape = [1] * conv_w.ndim

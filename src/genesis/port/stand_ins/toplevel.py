@@ -1,18 +1,193 @@
-"""torch: names that have no function of their own here."""
+"""torch: names that have no function of their own here, and those that it shares with torch.nn.functional."""
 
 from __future__ import annotations
 
 import builtins
 from typing import Any
 
+import numpy as np
+import torch
+
+import genesis
+from genesis import Tensor
+from genesis.amp import is_autocast_enabled as is_autocast_enabled
+from genesis.autograd.modes import state as thread
+from genesis.errors import describe
+from genesis.nn import functional as F
+from genesis.settings import settings
+
 strided = "strided"  # the only layout of tensors that there is
 layout = str
 memory_format = str
+sym_int, sym_float = builtins.int, builtins.float
 
 
-def _assert(condition: Any, message: str = "") -> None:
+class SymInt:
+    """No size is one: sizes are numbers."""
+
+
+class SymFloat:
+    """No number is one."""
+
+
+class SymBool:
+    """No truth value is one."""
+
+
+def _assert(condition: Any, message: Any = "") -> None:
     """PyTorch's assert that tracers see."""
-    assert builtins.bool(condition), message
+    assert builtins.bool(condition), message() if callable(message) else message
 
 
 _assert_async = _assert
+
+
+def _check(cond: Any, message: Any = None) -> None:
+    """PyTorch's check of arguments: a RuntimeError unless cond holds."""
+    if not builtins.bool(cond):
+        raise RuntimeError(message() if callable(message) else message or "Expected cond to be True")
+
+
+# --- functions that torch.nn.functional has under the same name, with the same arguments ------------------------------
+
+_ALIKE = (
+    "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", "celu", "celu_",
+    "channel_shuffle", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "cosine_similarity", "dropout",
+    "feature_alpha_dropout", "group_norm", "hardshrink", "layer_norm", "max_pool1d", "max_pool2d", "pairwise_distance",
+    "pixel_shuffle", "pixel_unshuffle", "prelu", "relu_", "rms_norm", "rrelu", "rrelu_", "selu", "selu_", "threshold",
+    "threshold_",
+)  # fmt: skip
+globals().update({name: getattr(F, name) for name in _ALIKE})
+
+
+# --- functions of complex tensors, which are all real here ------------------------------------------------------------
+
+
+def real(input: Tensor) -> Tensor:
+    """The real part: input itself."""
+    return input
+
+
+conj = resolve_conj = resolve_neg = positive = real
+
+
+def conj_physical(input: Tensor) -> Tensor:
+    """The conjugate: a copy."""
+    return input.clone()
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def get_autocast_dtype(device_type: str) -> Any:
+    """The dtype to which autocast converts on a device: that of the block, or PyTorch's default."""
+    default = genesis.bfloat16 if device_type == "cpu" else genesis.float16
+    return getattr(thread.autocast, "targets", {}).get(device_type) or default
+
+
+def get_autocast_cpu_dtype() -> Any:
+    """Return that of the CPU. See get_autocast_dtype."""
+    return get_autocast_dtype("cpu")
+
+
+def get_autocast_gpu_dtype() -> Any:
+    """Return that of the GPU. See get_autocast_dtype."""
+    return get_autocast_dtype("cuda")
+
+
+def is_autocast_cpu_enabled() -> bool:
+    """Whether autocast is on for the CPU."""
+    return is_autocast_enabled("cpu")
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Set the precision of matrix products, and with it that of convolutions. See genesis.set_float32_precision."""
+    genesis.set_float32_precision(precision)
+
+
+def get_float32_matmul_precision() -> str:
+    """The precision of matrix products. See genesis.get_float32_precision."""
+    return genesis.get_float32_precision()
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Choose algorithms whose results never vary, as GENESIS_DETERMINISTIC does."""
+    if not isinstance(mode, bool):
+        raise ValueError(describe("use_deterministic_algorithms", "mode", "a bool", repr(mode)))
+    settings.deterministic = mode
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """Whether only algorithms are chosen whose results never vary."""
+    return settings.deterministic
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """Whether others only warn: never."""
+    return False
+
+
+get_num_threads, set_num_threads = torch.get_num_threads, torch.set_num_threads  # the CPU's ops are PyTorch's
+get_num_interop_threads, set_num_interop_threads = torch.get_num_interop_threads, torch.set_num_interop_threads
+
+
+def initial_seed() -> int:
+    """The seed of the CPU's generator, which is PyTorch's."""
+    return torch.initial_seed()
+
+
+def get_default_device() -> Any:
+    """The device on which tensors are made unless another one is named."""
+    return genesis.device("cpu")
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def frombuffer(
+    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
+) -> Tensor:  # fmt: skip
+    """A vector on the memory of a buffer, as numpy.frombuffer makes one."""
+    found = np.frombuffer(buffer, genesis.empty(0, dtype=dtype).numpy().dtype, count, offset)
+    if not found.flags.writeable:
+        found = found.copy()  # PyTorch shares what must not be written, and warns
+    made: Tensor = genesis.from_numpy(found)
+    return made.requires_grad_() if requires_grad else made
+
+
+def nan_to_num_(
+    input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:  # fmt: skip
+    """Replace what is not finite, in place. See Tensor.nan_to_num_."""
+    changed: Tensor = input.nan_to_num_(nan, posinf, neginf)
+    return changed
+
+
+def _shape_as_tensor(input: Tensor) -> Tensor:
+    """The shape, as a vector."""
+    return genesis.tensor(list(input.shape), dtype=genesis.int64)
+
+
+# --- more of the machine and of names ------------------------------------------------------------------------------
+
+newaxis = None
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """Do as PyTorch's: its threads compute on the CPU."""
+    return torch.set_flush_denormal(mode)
+
+
+def seed() -> int:
+    """Seed the generators of all devices with a random number, and return it."""
+    number = genesis.Generator().initial_seed()
+    genesis.manual_seed(number)
+    return number
+
+
+def typename(obj: object) -> str:
+    """The type's name, of a tensor its tensor type."""
+    if isinstance(obj, genesis.Tensor):
+        return str(obj.type()).replace("genesis", "torch")
+    kind = obj if isinstance(obj, type) else type(obj)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,13 +1,18 @@
-"""Candidates, and a bench that times them, by a clock that only building and running move."""
+"""Candidates, compilers, and a bench that times them, by a clock that only building and running move."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 
 from genesis import dtypes
-from genesis.backends.cuda.engine import tuner
+from genesis.backends.cuda.driver import deferred
+from genesis.backends.cuda.driver.deferred import Request, Ticket
+from genesis.backends.cuda.engine import builders, rounds, tuner
 from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
+from genesis.backends.cuda.engine.tuner import Contest
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 
@@ -43,13 +48,14 @@ class Bench:
     now = 0.0
     measured: list[Candidate]
     references: set[str]  # compiled, one for each direction
+    on_disk: set[object]
 
     def __init__(self, problem: ConvProblem) -> None:
         self.problem = problem
 
     @classmethod
     def start(cls) -> None:
-        cls.now, cls.measured, cls.references = 0.0, [], set()
+        cls.now, cls.measured, cls.references, cls.on_disk = 0.0, [], set(), set()
 
     def milliseconds(self, built: Built, best: float) -> float:
         assert isinstance(built.candidate, Fake)
@@ -65,23 +71,89 @@ class Bench:
 
     @staticmethod
     def compile_reference(problem: ConvProblem) -> None:
-        Bench.now += 0.0 if problem.direction in Bench.references else REFERENCE
+        compiled(("reference", problem.direction), REFERENCE)
         Bench.references.add(problem.direction)
 
     @staticmethod
     def build(candidate: Fake, problem: ConvProblem, limit: int) -> Built:
-        Bench.now += candidate.seconds
+        if candidate.is_ready_made:
+            Bench.now += candidate.seconds
+        else:
+            compiled(candidate, candidate.seconds)
         return Built(candidate, lambda *_: None, 0)
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the place of the tuner's bench, compilers and clock, on one processor."""
+def compiled(key: object, seconds: float) -> None:
+    """Take so long, here or elsewhere; the second time it is on the disk."""
+    if key in Bench.on_disk:
+        return
+    if deferred.is_deferring():
+        deferred.require(Request(key, Bench.on_disk.add, (key, seconds)))
+    else:
+        Bench.now += seconds
+    Bench.on_disk.add(key)
+
+
+class Compilers:
+    """As many as there are processors; each takes the next request when it is free and somebody looks."""
+
+    is_broken = False
+
+    def __init__(self, number: int, apart: bool = True) -> None:
+        self.number, self.apart = number, apart
+        self.queue: list[Ticket] = []
+        self.running: list[tuple[float, Ticket]] = []  # when it is done
+
+    def submit(self, request: Request) -> Ticket:
+        ticket = Ticket(request)
+        self.queue.append(ticket)
+        self._look()
+        return ticket
+
+    def wait(self, seconds: float) -> None:
+        ends = min((end for end, _ in self.running), default=Bench.now)
+        Bench.now = max(Bench.now, min(ends, Bench.now + seconds))
+        self._look()
+
+    def drop(self) -> None:
+        self.queue.clear()
+
+    def close(self) -> None:
+        self.drop()
+
+    def _look(self) -> None:
+        for end, ticket in self.running.copy():
+            if end <= Bench.now:
+                self.running.remove((end, ticket))
+                ticket.done = True
+        while self.queue and len(self.running) < self.number:
+            ticket = self.queue.pop(0)
+            _, seconds = ticket.request.args
+            assert isinstance(seconds, float)
+            self.running.append((Bench.now + seconds, ticket))
+
+
+def install(monkeypatch: pytest.MonkeyPatch, processors: int = 1, apart: bool = True) -> None:
+    """In the place of the tuner's bench, compilers and clock."""
     monkeypatch.setattr(CONV, "bench", Bench)
     monkeypatch.setattr(tuner, "build", Bench.build)
     monkeypatch.setattr(CONV, "prepare_reference", Bench.compile_reference)
-    monkeypatch.setattr(tuner.time, "monotonic", lambda: Bench.now)
-    monkeypatch.setattr(tuner.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(CONV, "rehearsals", lambda problem: {})
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: Bench.now)
+    monkeypatch.setattr(builders, "compilers", lambda: Compilers(processors, apart))
     Bench.start()
+
+
+def share_out(contests: Sequence[Contest], deadline: float) -> dict[ConvProblem, tuner.Outcome]:
+    """What is kept."""
+    kept: dict[ConvProblem, tuner.Outcome] = {}
+
+    def told(contest: Contest) -> None:
+        if contest.outcome is not None:
+            kept[contest.problem] = contest.outcome
+
+    rounds.share_out(contests, deadline, told)
+    return kept
 
 
 def cudnn(*milliseconds: float) -> FakeFamily:

@@ -35,7 +35,7 @@ BOUND = 3e-7
 FIRST_CONVOLUTION = """
 import sys
 from genesis import backends, dtypes
-from genesis.backends.cuda.engine import planner as plans, tuner
+from genesis.backends.cuda.engine import planner as plans, rounds
 from genesis.records import ConvGeometry
 
 def counted(owner, name):
@@ -43,7 +43,11 @@ def counted(owner, name):
     setattr(owner, name, lambda *args: (calls.append(name), function(*args))[1])
     return calls
 
-tuned, built = counted(tuner.Contest, "visit"), counted(plans.Plan, "use")
+from triton import knobs
+from genesis.backends.cuda.nvrtc.program import Program
+misses = counted(Program, "compile")
+knobs.compilation.listener = lambda **told: None if told["cache_hit"] else misses.append(told["src"])
+tuned, built = counted(rounds, "share_out"), counted(plans.Plan, "use")
 cuda = backends.get("cuda")
 shape, taps = (32, 64, 28, 28), (64, 64, 3, 3)
 order = lambda s: (s[1] * s[2] * s[3], 1, s[1] * s[3], s[1])
@@ -53,7 +57,7 @@ if sys.argv[2] == "tune":
     plans.begin(session)
 cuda.conv_forward(x, w, None, ConvGeometry((1, 1), (1, 1), (1, 1), 1))
 cuda.synchronize()
-print(len(tuned), len(built), *[plan.origin for plan in plans.all_plans()])
+print(len(tuned), len(built), len(misses), *[plan.origin for plan in plans.all_plans()])
 """
 
 
@@ -121,14 +125,20 @@ def test_denormals(cuda: Backend, put: Put, get: Get) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_first_convolution_from_the_store_is_not_tuned_again(tmp_path: Path, dtype: str) -> None:
-    environment = {**os.environ, "GENESIS_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, "GENESIS_CACHE_DIR": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
 
     def process(mode: str) -> list[str]:
         command = [sys.executable, "-c", FIRST_CONVOLUTION, dtype, mode]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
-    assert process("tune") == ["1", "1", plans.TUNED]
-    assert process("use") == ["0", "1", plans.STORED]  # nothing is measured, and only what won is built
+    num_tuned, *_, origin = process("tune")
+    assert (num_tuned, origin) == ("1", plans.TUNED)
+    assert process("use") == [
+        "0",
+        "1",
+        "0",
+        plans.STORED,
+    ]  # nothing is measured or compiled, and only what won is built
 
 
 def test_gradients_follow_the_precision_of_their_forward(simulated: Backend, tmp_path: Path) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.engine import rounds, tuner
+from genesis.backends.cuda.engine import tuner
 from genesis.backends.cuda.engine.tuner import Contest, Outcome
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from tests.backends.cuda.engine.fake_tuner import PROBLEM, REFERENCE, Bench, FakeFamily, cudnn, install, ours
+from tests.backends.cuda.engine.fake_tuner import PROBLEM, Bench, FakeFamily, cudnn, install, ours, share_out
 
 BUDGETS = (0.5, 1, 2, 3, 5, 8, 13, 20, 30, 45, 60)
 PROCESSORS = 8
@@ -56,40 +55,21 @@ class Network:
 Tune = Callable[[Network, float], dict[ConvProblem, Outcome]]
 
 
-@pytest.fixture
-def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
-    install(monkeypatch)
-    monkeypatch.setattr(tuner.os, "cpu_count", lambda: PROCESSORS)
-
-    def at_once(tasks: Sequence[Callable[[], None]]) -> None:
-        """Side by side: each on the processor that is free first."""
-        free = [Bench.now] * PROCESSORS
-        for task in tasks:
-            Bench.now = heapq.heappop(free)
-            task()
-            heapq.heappush(free, Bench.now)
-        Bench.now = max(free)
-
-    monkeypatch.setattr(tuner, "at_once", at_once)
+@pytest.fixture(params=[True, False], ids=["processes", "threads"])
+def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Tune]:
+    install(monkeypatch, PROCESSORS, apart=request.param)
 
     def run(network: Network, seconds: float) -> dict[ConvProblem, Outcome]:
         monkeypatch.setattr(families, "in_order", lambda problem: network.families[problem])
         Bench.start()
         contests = [Contest(CONV, problem, 1 << 20, count=count) for problem, count in network.counts.items()]
-        kept: dict[ConvProblem, Outcome] = {}
-
-        def told(contest: Contest) -> None:
-            if contest.outcome is not None:
-                kept[contest.problem] = contest.outcome
-
-        rounds.share_out(contests, seconds, told)
-        return kept
+        return share_out(contests, seconds)
 
     yield run
     Bench.start()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_time_is_well_spent(tune: Tune, seed: int) -> None:
     network = Network(seed)
     found = {seconds: tune(network, seconds) for seconds in BUDGETS}
@@ -116,10 +96,22 @@ def test_after_twenty_seconds_all_that_is_ready_made_was_measured(tune: Tune) ->
 
 
 @pytest.mark.parametrize("seconds", BUDGETS)
-def test_when_the_time_is_up_only_what_is_being_compiled_is_finished(tune: Tune, seconds: float) -> None:
+def test_no_budget_is_exceeded(tune: Tune, seconds: float) -> None:
+    """Nothing is waited for: what is being compiled then is left to itself."""
     tune(Network(1), seconds)
-    measuring = 2 * PROCESSORS * 8 * 12e-3  # of a batch, of 1 ms each
-    assert Bench.now < seconds + REFERENCE + 1.0 + measuring
+    assert Bench.now <= 1.1 * seconds
+
+
+def test_a_short_budget_measures_a_guess_and_an_alternative_of_every_problem(tune: Tune) -> None:
+    """As twenty seconds with a cold cache found nothing for four networks."""
+    network = Network(0)
+    found = tune(network, 20)
+    assert found.keys() == network.counts.keys()
+    measured = set(map(id, Bench.measured))
+    for problem in network.counts:
+        guess, *others = [each for family in network.families[problem] for each in family.candidates]
+        assert id(guess) in measured
+        assert any(id(each) in measured for each in others)
 
 
 def test_what_takes_the_network_longest_comes_first(tune: Tune) -> None:
@@ -127,9 +119,9 @@ def test_what_takes_the_network_longest_comes_first(tune: Tune) -> None:
     rare, often = list(network.counts)[::3][:2]  # of one direction and about one size
     for problem in network.counts:
         network.counts[problem] = 50 if problem is often else 1
-    assert list(tune(network, 1.0)) == [often]
+    assert next(iter(tune(network, 5))) == often
     network.counts[rare], network.counts[often] = 50, 1
-    assert list(tune(network, 1.0)) == [rare]
+    assert next(iter(tune(network, 5))) == rare
 
 
 def test_all_time_tunes_all_to_the_end(tune: Tune) -> None:

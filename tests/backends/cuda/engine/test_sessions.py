@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
+import io
+import logging
 import time
 
 import pytest
 
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.engine import bench, operation, platform, tuner
+from genesis.backends.cuda.driver import deferred
+from genesis.backends.cuda.driver.compile_processes import Threads
+from genesis.backends.cuda.engine import bench, builders, operation, platform, progress, rounds, tuner
 from genesis.backends.cuda.engine import planner as plans
-from genesis.backends.cuda.engine.candidate import Launch
+from genesis.backends.cuda.engine.builders import Builders
 from genesis.backends.cuda.engine.store import Entry
 from genesis.backends.cuda.ops.conv import accuracy, families
+from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.settings import override
@@ -72,7 +76,7 @@ def test_gathering_counts_the_calls(fakes: FakeFamily, simulated: Backend) -> No
 def test_a_guess_that_wins_a_short_contest_is_stored_too(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "FAMILIES", (fakes,))
     fakes.candidates = [Fake("guess"), Fake("slow", seconds=0.3), *[Fake(str(i), seconds=0.3) for i in range(9)]]
-    session = gathered([PROBLEM], 0.5)
+    session = gathered([PROBLEM], 1.5)
     (outcome,) = session.outcomes
     assert (outcome.candidate.name, outcome.complete) == ("fake/guess", False)
     entry = platform.store(0).get(PROBLEM.key)
@@ -117,8 +121,7 @@ def test_no_problem_is_far_ahead_of_another(fakes: FakeFamily) -> None:
     plans.end(session)
     assert [outcome.problem for outcome in session.outcomes] == problems
     assert all(outcome.complete and outcome.num_measured == done[outcome.problem] for outcome in session.outcomes)
-    assert max(ahead[: 3 * tuner._FIRST_ROUND]) == tuner._FIRST_ROUND
-    assert max(ahead) <= 2 * tuner._FIRST_ROUND
+    assert max(ahead) <= rounds._AT_A_TIME
 
 
 def test_slow_ones_are_measured_last_and_only_a_few(fakes: FakeFamily) -> None:
@@ -129,33 +132,72 @@ def test_slow_ones_are_measured_last_and_only_a_few(fakes: FakeFamily) -> None:
     assert names[-operation._MOST_SLOW :] == [each.name for each in slow[: operation._MOST_SLOW]]
 
 
-def test_candidates_are_built_at_once(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuner.os, "cpu_count", lambda: 4)
-    both = threading.Barrier(2)
-
-    class Waits(Fake):
-        def prepare(self, problem: ConvProblem) -> Launch:
-            both.wait(10)  # raises where the other one is not being built meanwhile
-            return super().prepare(problem)
-
-    fakes.candidates = [Waits("first"), Waits("second")]
-    contest, deadline = tuner.Contest(CONV, PROBLEM, 0), time.monotonic() + 60
-    tuner.build_ahead([contest], 3, deadline)
-    assert contest.tasks(3, deadline) == []
-    contest.visit(deadline)
-    assert contest.is_over
-    assert contest.outcome is not None
-
-
 def test_what_is_in_use_is_measured_first(fakes: FakeFamily) -> None:
     """A short session after a long one must not lose what that one found."""
     fakes.candidates = [Fake("guess", seconds=0.02), Fake("other", seconds=0.02), Fake("best")]
-    contest = tuner.Contest(CONV, PROBLEM, 0, Fake("best"))
-    contest.visit(0.0)
+    contest, unhurried = tuner.Contest(CONV, PROBLEM, 0, Fake("best")), Builders(None)
+    for _ in range(3):  # the reference, and the best guess
+        if contest.has_job:
+            contest.start_next(unhurried)
+    contest.visit(time.monotonic() + 60, 2, unhurried)
     assert contest.outcome is not None
     assert (contest.outcome.candidate.name, contest.outcome.complete) == ("fake/best", False)
-    contest.visit(time.monotonic() + 60)
+    rounds.share_out([contest], time.monotonic() + 60, lambda contest: None)
     assert contest.outcome.num_measured == len(list(CONV.in_turns(PROBLEM)))
+
+
+def test_an_interrupted_session_keeps_what_it_measured(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("guess", seconds=0.02), Fake("best"), *[Fake(str(i), seconds=0.02) for i in range(9)]]
+
+    def interrupt(problem: ConvProblem, done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    session = plans.Session(60, interrupt, gathers=True)
+    plans.begin(session)
+    plans.plan(CONV, PROBLEM)
+    with pytest.raises(KeyboardInterrupt):
+        plans.share_out(session)
+    plans.end(session)
+    (outcome,) = session.outcomes
+    assert (outcome.num_measured, outcome.complete) == (5, False)
+    entry = platform.store(0).get(PROBLEM.key)
+    assert entry is not None
+    assert entry.candidate == outcome.candidate.name
+    plans.forget()
+    assert chosen()[0] == outcome.candidate.name
+
+
+def test_a_kernel_that_a_check_lacks_is_waited_for(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bench runs kernels too; what it was at is done again when they have been compiled."""
+    fakes.candidates = [Fake("guess"), *[Fake(str(i)) for i in range(5)]]
+    compilers = Threads(2)
+    monkeypatch.setattr(builders, "compilers", lambda: compilers)
+    error, made = ConvBench.error, ConvBench.__init__
+    asked: list[str] = []
+
+    def lacking(name: str) -> None:
+        asked.append(name)
+        if deferred.is_deferring():
+            deferred.require(deferred.Request(name, time.sleep, (0.01,)))
+
+    def first_compiled(self: ConvBench, built: bench.Built) -> float:
+        lacking("difference")
+        return error(self, built)
+
+    def prepared(self: ConvBench, problem: ConvProblem) -> None:
+        lacking("random")
+        made(self, problem)
+
+    monkeypatch.setattr(ConvBench, "error", first_compiled)
+    monkeypatch.setattr(ConvBench, "__init__", prepared)
+    session = gathered([PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2))])
+    assert all(outcome.complete for outcome in session.outcomes)
+    assert len(session.outcomes) == 2
+    assert asked[:3] == ["random", "random", "random"]
+    assert session.num_compiled == 2
+    assert session.compile_seconds >= 0.02
+    compilers.close()
 
 
 def test_who_wins_when_times_are_close(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +218,7 @@ def test_who_wins_when_times_are_close(fakes: FakeFamily, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(CONV, "bench", Scripted)
     contest = tuner.Contest(CONV, PROBLEM, 0)
-    contest.visit(time.monotonic() + 60)
+    rounds.share_out([contest], time.monotonic() + 60, lambda contest: None)
     assert contest.outcome is not None
     assert (contest.outcome.candidate.name, contest.outcome.milliseconds) == ("fake/slower", 1.2)
     assert contest.is_over
@@ -242,8 +284,8 @@ def test_without_time_nothing_is_tuned(fakes: FakeFamily) -> None:
 
 
 def test_a_budget_that_ends_in_between(fakes: FakeFamily) -> None:
-    fakes.candidates = [Fake("first", seconds=0.05), *[Fake(str(i), seconds=0.05) for i in range(20)]]
-    session = plans.Session(0.2)
+    fakes.candidates = [Fake("first", seconds=0.2), *[Fake(str(i), seconds=0.2) for i in range(20)]]
+    session = plans.Session(2.0)
     plans.begin(session)
     _, origin = chosen()
     plans.end(session)
@@ -258,3 +300,66 @@ def test_the_environment_switch_tunes(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake("guess")]
     with override(tune=60.0):
         assert chosen()[1] == plans.TUNED
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("where", ["terminal", "file", "callback"])
+def test_progress_is_one_line_of_a_terminal(
+    where: str, fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "_SHORT", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_LINE", 0.0)
+    fakes.candidates = [Fake(str(i)) for i in range(12)]
+    file = io.StringIO() if where == "file" else Terminal()
+    monkeypatch.setattr(progress, "terminal", lambda: file)
+    session = plans.Session(60, (lambda *args: None) if where == "callback" else None, gathers=True)
+    with caplog.at_level(logging.INFO, "genesis.tuning"):
+        plans.begin(session)
+        plans.plan(CONV, PROBLEM)
+        plans.share_out(session)
+        plans.end(session)
+    number = session.outcomes[0].num_measured
+    assert f"tuning: 1 of 1 problems, {number} candidates measured, 0 kernels compiled" in caplog.text
+    *lines, last = file.getvalue().split("\r")
+    assert (where == "terminal") == ("genesis: tuning: 0 of 1 problems" in "".join(lines))
+    assert last == ""
+    assert "\n" not in file.getvalue()
+
+
+def test_what_has_a_result_is_only_tuned_on_if_asked_to(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("first", seconds=0.2), *[Fake(str(i), seconds=0.2) for i in range(20)]]
+    assert not gathered([PROBLEM], 2.0).outcomes[0].complete
+    for resumes, expected in ((False, 0), (True, 1)):
+        plans.forget()
+        session = plans.Session(60, gathers=True, resumes=resumes)
+        plans.begin(session)
+        plans.plan(CONV, PROBLEM)
+        plans.end(session)
+        assert len(session.met) == expected
+
+
+def test_what_builds_slowly_is_not_begun_when_the_time_is_almost_up(
+    fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.candidates = [Fake("quick"), Fake("slow", slow=True)]
+    monkeypatch.setattr(tuner, "_SLOW", 40.0)
+    began = time.monotonic()
+    (outcome,) = gathered([PROBLEM], 30).outcomes
+    assert time.monotonic() - began < 30, "nothing is left to do"
+    assert (outcome.complete, outcome.candidate.builds_slowly) == (False, False)
+    plans.forget()
+    assert gathered([PROBLEM], 60).outcomes[0].complete
+
+
+def test_a_second_process_starts_no_compilers(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes.candidates = [Fake(str(i)) for i in range(6)]
+    problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2))]
+    assert all(outcome.complete for outcome in gathered(problems).outcomes)
+    plans.forget()
+    monkeypatch.setattr(builders, "compilers", None)  # calling it would fail
+    session = gathered(problems)
+    assert (session.outcomes, session.met) == ([], {})

@@ -240,7 +240,8 @@ def test_nothing_is_timed_until_it_is_asked_for(
         planner.begin(session)
         close(get(simulated.matmul(*operands)), x.double() @ y.double(), torch.float32)
         planner.end(session)
-        assert benches == [plan.problem]
+        assert set(benches) == {plan.problem}  # made anew at each visit of the problem
+        num_visits = len(benches)
         assert plan.origin == planner.TUNED
         planner.forget()
         simulated.matmul(*operands)
@@ -250,7 +251,7 @@ def test_nothing_is_timed_until_it_is_asked_for(
             (plan,) = planner.all_plans(MATMUL)
             assert (plan.problem.deterministic, plan.origin) == (True, planner.HEURISTIC)
     planner.forget()
-    assert len(benches) == 1
+    assert len(benches) == num_visits
 
 
 def test_libraries_are_the_best_guess() -> None:

@@ -12,6 +12,7 @@ from genesis import backends
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.launch.reduction_grid import walk
 from genesis.backends.cuda.ops.norm import launch as norm_module
+from genesis.records import SavedGroupNorm
 
 Put = Callable[[Any], Any]
 Get = Callable[[Any], torch.Tensor]
@@ -60,12 +61,18 @@ def check_norm(
     ones = torch.ones(x.shape[1] if op == "group_norm" else x.shape[x.ndim - number :])
     known_weight = ones if weight is None else weight
     backward = getattr(CPU, f"{op}_backward")
-    known = backward(*wide((grad, x, number, known_weight, *expected[1:])), ALL[:num_grads])
+    if op == "group_norm":
+        known = backward(*wide((grad,)), SavedGroupNorm(*wide((x, known_weight, None, *expected[1:]))), number, ALL)
+    else:
+        known = backward(*wide((grad, x, number, known_weight, *expected[1:])), ALL[:num_grads])
     for needs in (ALL, (True, False, False), (False, True, False), (False, False, True)):
         if not any(needs[:num_grads]):
             continue
         saved = [put(s.to(statistics_dtype(x.dtype))) for s in expected[1:]]
-        call = (put(grad), put(x), number, put(weight), *saved, needs[:num_grads])
+        if op == "group_norm":
+            call = (put(grad), SavedGroupNorm(put(x), put(weight), None, *saved), number, needs)
+        else:
+            call = (put(grad), put(x), number, put(weight), *saved, needs[:num_grads])
         grads = getattr(cuda, f"{op}_backward")(*call)
         for i, needed in enumerate(needs[:num_grads]):
             if not needed:
@@ -150,7 +157,7 @@ def test_empty(cuda: Backend, put: Put, get: Get) -> None:
     assert get(running_mean).tolist() == [0] * 5
     assert get(running_var).tolist() == [1] * 5
     y, mean, inverse_std = cuda.group_norm(put(torch.empty(0, 5, 2)), 1, ones, ones, 1e-5)
-    grads = cuda.group_norm_backward(y, y, 1, ones, mean, inverse_std, ALL)
+    grads = cuda.group_norm_backward(y, SavedGroupNorm(y, ones, None, mean, inverse_std), 1, ALL)
     assert get(grads[1]).tolist() == get(grads[2]).tolist() == [0] * 5
 
 

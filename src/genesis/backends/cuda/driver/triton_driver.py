@@ -7,6 +7,7 @@ for a while, for kernels launched as kernel[grid](…).
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import driver as triton_runtime
 
+from genesis.backends.cuda.driver import deferred
 from genesis.backends.cuda.driver.current import current_handle
 from genesis.backends.cuda.driver.interface import GpuDriver, Signature
 
@@ -68,8 +70,27 @@ def compile_kernel(kernel: JITFunction, signature: Signature, compute_capability
         constexprs=dict(signature.constants),
         attrs={path: [["tt.divisibility", 16]] for path in signature.divisible_by_16},
     )
+    if deferred.is_deferring() and not is_on_disk(source, target, dict(signature.options)):
+        key = ("triton", kernel.fn, signature, compute_capability)
+        deferred.require(deferred.Request(key, compile_kernel, (kernel, signature, compute_capability)))
     with _shared.compiling(target):
         return triton.compile(source, target=target, options=dict(signature.options))
+
+
+def is_on_disk(source: ASTSource, target: GPUTarget, options: dict[str, object]) -> bool:
+    """Would triton.compile() find it in its cache? False also where a later Triton names its files otherwise."""
+    try:
+        from triton._C.libtriton import get_cache_invalidating_env_vars
+        from triton.compiler import make_backend
+        from triton.runtime.cache import get_cache_key, get_cache_manager
+
+        backend = make_backend(target)
+        chosen = backend.parse_options({**options, **source.parse_options()})
+        key = get_cache_key(source, backend, chosen, env_vars=get_cache_invalidating_env_vars())
+        name = f"{source.name[:150]}.json"
+        return bool((get_cache_manager(hashlib.sha256(key.encode()).hexdigest()).get_group(name) or {}).get(name))
+    except (AttributeError, ImportError, TypeError):
+        return False
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from genesis.backends.cuda.engine.candidate import Candidate, Family, P, admissible
@@ -40,6 +40,10 @@ class Operation(abc.ABC, Generic[P]):
     @abc.abstractmethod
     def prepare_reference(self, problem: P) -> None:
         """Compile what the first check of a result runs, so that it need not wait for that. From any thread."""
+
+    def rehearsals(self, problem: P) -> Mapping[str, Callable[[], object]]:
+        """Steps of bench() and of its checks by name, one for all problems; their kernels are compiled side by side."""
+        return {}
 
     @abc.abstractmethod
     def error_bound(self, problem: P) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
-from genesis.backends.cuda.engine import platform, rounds, tuner
+from genesis.backends.cuda.engine import builders, platform, progress, rounds, tuner
 from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, P
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.plan import HEURISTIC as HEURISTIC
@@ -103,17 +103,21 @@ def _from_store(plan: AnyPlan, capturing: bool) -> bool:
 class Session:
     """A time in which problems that are met are tuned; what was found, in order.
 
-    One that gathers only notes them, and how often they are computed; its time begins with share_out().
+    One that gathers only notes them, and how often they are computed; its time begins with share_out(). One that does
+    not resume leaves out what the store knows, also where the time was up before the last candidate.
     """
 
-    def __init__(self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False) -> None:
+    def __init__(
+        self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False, resumes: bool = True
+    ) -> None:
         self.seconds = seconds
         self.deadline = time.monotonic() + seconds
         self.progress = progress
-        self.gathers = gathers
+        self.gathers, self.resumes = gathers, resumes
         self.met: dict[Problem, AnyPlan] = {}  # while gathering
         self.counts: collections.Counter[Problem] = collections.Counter()
         self.outcomes: list[AnyOutcome] = []
+        self.num_compiled, self.compile_seconds = 0, 0.0  # by the compilers that work beside
 
 
 _sessions: list[Session] = []
@@ -130,6 +134,8 @@ def begin(session: Session) -> None:
 def end(session: Session) -> None:
     with _lock:
         _sessions.remove(session)
+        if not _sessions:
+            builders.close()
 
 
 def share_out(session: Session) -> None:
@@ -138,15 +144,15 @@ def share_out(session: Session) -> None:
         session.gathers = False
         session.deadline = time.monotonic() + session.seconds
         contests = {problem: _contest(plan, session) for problem, plan in session.met.items()}
-        rounds.share_out(
-            contests.values(), session.deadline, lambda contest: _take(session.met[contest.problem], contest)
-        )
-        for problem, contest in contests.items():
-            if contest.outcome is None:
-                _plans.pop(problem, None)
-            else:
-                session.outcomes.append(contest.outcome)
-        forget_calls()
+        try:
+            _run(list(contests.values()), session, lambda contest: _take(session.met[contest.problem], contest))
+        finally:  # what was found until an interruption counts
+            for problem, contest in contests.items():
+                if contest.outcome is None:
+                    _plans.pop(problem, None)
+                else:
+                    session.outcomes.append(contest.outcome)
+            forget_calls()
 
 
 def is_gathering() -> bool:
@@ -175,20 +181,42 @@ def _tuned(plan: AnyPlan) -> bool:
         return False
     session = _sessions[-1] if _sessions else Session(settings.tune - _spent)
     if session.gathers:
-        session.met.setdefault(plan.problem, plan)
-        session.counts[plan.problem] += 1
+        _meet(plan, session)
         return False
     began, done = time.monotonic(), False
     if began < session.deadline:
         contest = _contest(plan, session)
-        contest.visit(session.deadline)
-        if contest.outcome is not None:
-            _take(plan, contest)
-            session.outcomes.append(contest.outcome)
-            done = True
-    if not _sessions:
-        _spent += time.monotonic() - began
+        try:
+            _run([contest], session, lambda contest: _take(plan, contest))
+        finally:
+            if contest.outcome is not None:
+                session.outcomes.append(contest.outcome)
+                done = True
+            if not _sessions:
+                _spent += time.monotonic() - began
     return done
+
+
+def _meet(plan: AnyPlan, session: Session) -> None:
+    session.counts[plan.problem] += 1
+    if plan.problem in session.met:
+        return
+    if session.resumes or platform.store(plan.problem.device).get(plan.problem.key) is None:
+        session.met[plan.problem] = plan
+        if driver.get().name == "cuda":
+            builders.compilers().start()  # which takes a second, in which the function runs
+
+
+def _run(contests: Sequence[tuner.AnyContest], session: Session, told: rounds.Told) -> None:
+    """Tune for what is left of the session's time."""
+    file = progress.terminal() if session.progress is None else None
+    shown = progress.Progress(contests, session.deadline, file)
+    try:
+        rounds.share_out(contests, session.deadline, told, shown)
+    finally:
+        shown.end()
+        session.num_compiled += shown.num_compiled
+        session.compile_seconds += shown.compile_seconds
 
 
 def _contest(plan: Plan[P], session: Session) -> tuner.Contest[P]:

@@ -1,9 +1,7 @@
 """The tuner: builds and times the candidates for a problem, and believes the fastest one whose result is right.
 
-A Contest holds the candidates of one problem. It is visited again and again while there is time, so that many problems
-can each have their first few candidates measured before one has its tenth: rounds.py says in which order. First come
-those that need no compiler, so that a short time is spent on measuring; compilers then work on several candidates at
-once, and on the reference.
+A Contest holds the candidates of one problem. It is visited again and again while there is time, and measures what is
+at hand: what needs no compiler, and what has been compiled meanwhile (builders.py). rounds.py says whose turn it is.
 """
 
 from __future__ import annotations
@@ -11,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple
 
+from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver.deferred import NotCompiledYet, Ticket
 from genesis.backends.cuda.engine.bench import Bench, Built, build
+from genesis.backends.cuda.engine.builders import Builders
 from genesis.backends.cuda.engine.candidate import Candidate, P
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.problem import Problem
@@ -26,10 +25,10 @@ from genesis.backends.cuda.runtime import memory
 from genesis.errors import OutOfMemoryError
 
 _CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
-_FIRST_ROUND = 8  # candidates of each problem: cuDNN's first few, and the best guesses of the other families
+_SLOW = 2.0  # seconds that a candidate which builds slowly may take: it is not begun when there is less time
+_WINDOW = 16  # candidates of a problem among which the next one is chosen
 _FIRST_READY_MADE = 4  # of a family that needs no compiler
 _FAR_BEHIND = 3.0  # times the best: a family whose fastest so far takes longer waits for all others
-_MOST_BUILDERS = 16  # threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +49,6 @@ class Outcome(Generic[P]):
 
 
 Progress = Callable[[Problem, int, int], None]  # candidates done, candidates in all
-Task = Callable[[], None]  # something to compile
 
 
 class _Timed(NamedTuple, Generic[P]):
@@ -85,9 +83,13 @@ class Contest(Generic[P]):
         self._limit, self._known, self._progress, self._count = workspace_limit, known, progress, count
         self._bound = operation.error_bound(problem)
         self._num_basics = 0  # that are left of those in front of the others
+        self._compiling: set[Candidate[P]] = set()
         self._built: dict[Candidate[P], Built[P] | None] = {}  # ahead of the visit that measures them
+        self._lacking: set[Candidate[P]] = set()  # those that needed a compiler after all
+        self._blocked: Ticket | None = None  # what a visit lacked
         self._front: list[_Timed[P]] = []  # the fastest few, the first of which is right once there is a reference
-        self._has_reference = False
+        self._decided: list[_Timed[P]] = []  # the fastest when that was last decided
+        self._asked_reference = self._has_reference = False
         self._fastest: dict[str, float] = {}  # milliseconds, by family
         self._done = 0
 
@@ -95,6 +97,100 @@ class Contest(Generic[P]):
     def cost(self) -> float:
         """Milliseconds that the network spends on the problem; until they are measured, as a fast device would."""
         return self._count * (_estimate(self.problem) if self.outcome is None else self.outcome.milliseconds)
+
+    def claim(self, num_candidates: int) -> float:
+        """How much the problem deserves the next measurement if it has had so many."""
+        return self.cost / (1 + num_candidates)
+
+    @property
+    def phase(self) -> int:
+        """0: there is no outcome yet; 1: it is that of a single candidate; 2: others may be better."""
+        return 0 if self._has_basics or self._is_unchecked else 1 if self.num_done < 2 else 2
+
+    @property
+    def phase_ahead(self) -> int:
+        """The phase if all that is compiled ahead had been measured."""
+        ahead = self.num_ahead
+        is_basic = not self._asked_reference or any(self._is_job(each) for each in self._waiting[: self._num_basics])
+        return 0 if is_basic else 1 if self.num_done + ahead < 2 else 2
+
+    @property
+    def num_done(self) -> int:
+        """Candidates that were measured, or cannot be."""
+        return self._done
+
+    @property
+    def num_compiling(self) -> int:
+        return len(self._compiling)
+
+    @property
+    def num_ahead(self) -> int:
+        """Candidates that are compiled or being compiled, and not measured."""
+        return len(self._compiling) + len(self._built)
+
+    @property
+    def num_at_hand(self) -> int:
+        return len(self._at_hand())
+
+    @property
+    def can_be_visited(self) -> bool:
+        """Is there something to measure, or to check?"""
+        if self._blocked is not None and not self._blocked.done:
+            return False
+        return not self._is_open or bool(self._at_hand()) or (self._is_unchecked and self._may_check)
+
+    @property
+    def num_to_compile(self) -> int:
+        """Candidates that need a compiler."""
+        return sum(map(self._needs_compiler, self._waiting))
+
+    @property
+    def has_job(self) -> bool:
+        """Is there something to compile?"""
+        return not self._asked_reference or self._next_job() is not None
+
+    def start_next(self, builders: Builders) -> None:
+        """Compile what the next measurements need: first what results are checked against, then candidates."""
+        if not self._asked_reference:
+            self._asked_reference = True
+            builders.start(self._prepare_reference)
+            builders.rehearse(self.operation.rehearsals(self.problem))
+            return
+        candidate = self._next_job()
+        assert candidate is not None
+        self._compiling.add(candidate)
+        builders.start(functools.partial(self._build, candidate))
+
+    def visit(self, deadline: float, most: int, builders: Builders) -> None:
+        """Measure what is at hand, at most so many, until a deadline of time.monotonic(); then check the fastest."""
+        if not (self._at_hand() or self.can_be_visited):
+            return
+        try:
+            self._blocked = builders.attempt(lambda: self._visit(deadline, most, builders))
+        except OutOfMemoryError:
+            memory.pool(self.problem.device).empty_cache()
+            self.is_over = True
+        finally:
+            if not self._has_basics and self._front and self._front[0].error is not None:
+                self.outcome = self._told(self._front[0])
+        self.is_over = self.is_over or not (self._waiting or self._is_unchecked)
+
+    def _visit(self, deadline: float, most: int, builders: Builders) -> None:
+        bench = self.operation.bench(self.problem)
+        try:
+            for _ in range(most):
+                choice = self._at_hand()
+                if not choice or time.monotonic() >= deadline:
+                    break
+                if choice[0].builds_slowly and deadline - time.monotonic() < _SLOW:
+                    self.is_over = True
+                    break
+                self._measure(bench, choice[0])
+                builders.poll()
+        except KeyboardInterrupt:  # what was measured is not lost
+            self._conclude(bench)
+            raise
+        self._conclude(bench)
 
     @functools.cached_property
     def _waiting(self) -> list[Candidate[P]]:
@@ -111,115 +207,92 @@ class Contest(Generic[P]):
         self._num_basics = len(basics)
         return list({**basics, **others, **{each.name: each for each in known}}.values())
 
-    def visit(self, deadline: float, most: int | None = None) -> None:
-        """Measure the next candidates, at most so many, until a deadline of time.monotonic() at least one."""
-
-        def measure(bench: Bench[P]) -> None:
-            leader = self._front[:1]
-            end = self._done + (len(self._waiting) if most is None else most)
-            while self._waiting and self._done < end and (time.monotonic() < deadline or self._done == 0):
-                if self._needs_compiler(self._waiting[0]):
-                    build_ahead([self], min(end - self._done, _FIRST_ROUND), deadline)
-                self._measure(bench, self._has_reference or len(self._front) >= _MOST_CLOSE)
-            self._conclude(bench, leader)
-
-        self._with_bench(measure)
-        self.is_over = self.is_over or not self._waiting
-
-    def measure_ready_made(self, deadline: float) -> None:
-        """Measure the basic candidates that need no compiler; settle() judges them."""
-
-        def measure(bench: Bench[P]) -> None:
-            while self._has_basics and not self._needs_compiler(self._waiting[0]) and time.monotonic() < deadline:
-                self._measure(bench, checks=False)
-
-        if self._waiting:
-            self._with_bench(measure)
-
-    def settle(self) -> None:
-        """Measure what is left of the basics, and check: from now on there is an outcome.
-
-        Nothing is compiled for it: without a reference, or what has not been built ahead, there is none.
-        """
-
-        def measure(bench: Bench[P]) -> None:
-            leader = self._front[:1]
-            while self._has_basics:
-                self._measure(bench, checks=False)
-            self._conclude(bench, leader)
-
-        left = self._waiting[: self._num_basics]
-        if self._has_reference and not any(map(self._needs_compiler, left)) and not self.is_over:
-            self._with_bench(measure)
-            self.is_over = self.is_over or not self._waiting
-
-    def basic_tasks(self, deadline: float) -> list[Task]:
-        """Compilations that settle() needs."""
-        return [] if self.is_over else self.tasks(self._num_basics, deadline)
-
-    def tasks(self, most: int, deadline: float) -> list[Task]:
-        """Compilations, for any thread, that the visit of the next so many candidates needs."""
-        ahead: list[Task] = [
-            functools.partial(self._build, each, deadline)
-            for each in self._waiting[:most]
-            if self._needs_compiler(each)
-        ]
-        return ahead if self._has_reference else [functools.partial(self._prepare_reference, deadline), *ahead]
+    @property
+    def _is_open(self) -> bool:
+        """Are its candidates known?"""
+        return "_waiting" in self.__dict__
 
     @property
     def _has_basics(self) -> bool:
-        return bool(self._waiting) and self._num_basics > 0
+        return not self._is_open or (bool(self._waiting) and self._num_basics > 0)
 
-    def _with_bench(self, measure: Callable[[Bench[P]], None]) -> None:
+    @property
+    def _is_unchecked(self) -> bool:
+        return bool(self._front) and self._front[0].error is None
+
+    @property
+    def _may_check(self) -> bool:
+        return self._has_reference and not self._has_basics
+
+    def _at_hand(self) -> list[Candidate[P]]:
+        """Return what can be measured without a compiler. What builds slowly waits for all that is in front of it."""
+        found: list[Candidate[P]] = []
+        for place, candidate in enumerate(self._waiting[:_WINDOW]):
+            if candidate.builds_slowly:
+                return found if place else [candidate]
+            if not self._needs_compiler(candidate):
+                found.append(candidate)
+        return found
+
+    def _next_job(self) -> Candidate[P] | None:
+        return next(filter(self._is_job, self._waiting[:_WINDOW]), None)
+
+    def _is_job(self, candidate: Candidate[P]) -> bool:
+        return self._needs_compiler(candidate) and candidate not in self._compiling
+
+    def _needs_compiler(self, candidate: Candidate[P]) -> bool:
+        if candidate in self._built or candidate.builds_slowly:
+            return False
+        return candidate in self._lacking or not (candidate.is_ready_made or candidate is self._known)
+
+    def _build(self, candidate: Candidate[P]) -> None:
+        built = build(candidate, self.problem, self._limit)
+        self._compiling.discard(candidate)
+        self._built[candidate] = built
+
+    def _prepare_reference(self) -> None:
         try:
-            measure(self.operation.bench(self.problem))
-        except OutOfMemoryError:
-            memory.pool(self.problem.device).empty_cache()
+            self.operation.prepare_reference(self.problem)
+        except KernelError:  # nothing can be believed
             self.is_over = True
-        if self._front and self._front[0].error is not None:
-            self.outcome = self._told(self._front[0])
+        else:
+            self._has_reference = True
 
-    def _conclude(self, bench: Bench[P], leader: list[_Timed[P]]) -> None:
+    def _conclude(self, bench: Bench[P]) -> None:
         """Check the fastest, and if it is another than it was, whether it is the fastest."""
+        if not self._may_check:
+            return
         self._check_first(bench)
         self._postpone_the_hopeless()
         del self._front[_MOST_CLOSE:]
-        if self._front[:1] != leader:
+        if self._front[:1] != self._decided:
             self._decide(bench)
+            self._decided = self._front[:1]
 
-    def _needs_compiler(self, candidate: Candidate[P]) -> bool:
-        at_hand = candidate.is_ready_made or candidate is self._known or candidate in self._built
-        return not (at_hand or candidate.builds_slowly)
-
-    def _build(self, candidate: Candidate[P], deadline: float) -> None:
-        if time.monotonic() < deadline:
-            self._built[candidate] = build(candidate, self.problem, self._limit)
-
-    def _prepare_reference(self, deadline: float) -> None:
-        if time.monotonic() < deadline:
-            self.operation.prepare_reference(self.problem)
-            self._has_reference = True
-
-    def _measure(self, bench: Bench[P], checks: bool) -> None:
-        """The next one. checks: the fastest so far is to be right, so that families can be told to be far behind it."""
-        candidate = self._waiting.pop(0)
-        self._num_basics -= self._num_basics > 0
-        known = candidate in self._built
-        built = self._built.pop(candidate) if known else build(candidate, self.problem, self._limit)
+    def _measure(self, bench: Bench[P], candidate: Candidate[P]) -> None:
+        if candidate not in self._built:
+            try:
+                self._built[candidate] = build(candidate, self.problem, self._limit)
+            except NotCompiledYet:  # a pass that follows it
+                self._lacking.add(candidate)
+                return
+        built = self._built[candidate]
         best = self._front[0].milliseconds if self._front else math.inf
         milliseconds = None if built is None else bench.milliseconds(built, best)
+        index = self._waiting.index(candidate)
+        self._num_basics -= index < self._num_basics
+        del self._waiting[index], self._built[candidate]
         if built is not None and milliseconds is not None:
             family = candidate.family
             self._fastest[family] = min(milliseconds, self._fastest.get(family, math.inf))
             front = [*self._front, _Timed(built, milliseconds, None)]
             self._front = sorted(front, key=lambda each: each.milliseconds)
-            if checks:
-                self._check_first(bench)
-                self._postpone_the_hopeless()
-                del self._front[_MOST_CLOSE:]
         self._done += 1
         if self._progress is not None:
             self._progress(self.problem, self._done, self._done + len(self._waiting))
+        if self._may_check:
+            self._check_first(bench)
+            self._postpone_the_hopeless()
 
     def _check_first(self, bench: Bench[P]) -> None:
         """Drop those ahead of the fastest that is right."""
@@ -260,32 +333,6 @@ class Contest(Generic[P]):
 
 AnyContest = Contest[Any]  # of whatever problem
 AnyOutcome = Outcome[Any]
-
-
-def build_ahead(contests: Sequence[AnyContest], most: int, deadline: float) -> None:
-    """Build the next candidates of each contest, so many or as many as keep all processors busy; and what results are
-    checked against."""
-    ahead = max(most, 2 * num_builders() // len(contests))  # half of them, or more, need no compiler
-    at_once([task for contest in contests for task in contest.tasks(ahead, deadline)])
-
-
-def num_builders() -> int:
-    """How many compilers work side by side."""
-    return min(os.cpu_count() or 1, _MOST_BUILDERS)
-
-
-def at_once(tasks: Sequence[Task]) -> None:
-    """Triton and NVRTC compile while other Python threads run. cuDNN's frontend keeps the interpreter to itself while
-    it builds: its plans are left to the visit that measures them. Nothing is timed meanwhile."""
-    num_threads = min(len(tasks), num_builders())
-    if num_threads < 2:
-        for task in tasks:
-            task()
-        return
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="genesis build") as pool:
-        running = [pool.submit(task) for task in tasks]
-    for each in running:
-        each.result()  # raises what is no KernelError
 
 
 def _estimate(problem: Problem) -> float:

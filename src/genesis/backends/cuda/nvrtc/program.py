@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from genesis.backends.cuda.driver import deferred
 from genesis.backends.cuda.nvrtc import headers, signature, store
 from genesis.backends.cuda.nvrtc.signature import Declaration
 from genesis.backends.cuda.nvrtc.store import Entry
@@ -115,6 +116,10 @@ class Program:
         try:
             cache.private_folder(path.parent)
             entry = store.read_cached(path)
+            if entry is None and deferred.is_deferring():
+                asked = (self, arch, tuple(expressions))
+                deferred.require(deferred.Request(("nvrtc", *asked), Program._cached, asked))
+                entry = store.read_cached(path)
             if entry is None:
                 entry = self.compile(arch, expressions)
                 store.write_cached(path, entry)

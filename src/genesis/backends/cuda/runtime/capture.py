@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -72,6 +74,7 @@ class Graph:
             graph_pool.release(taken)
             raise
         capture = Capture(mode, lambda device, joining: _redirect(device, joining, taken), on_end, outside)
+        capture.forget = functools.partial(_forget, weakref.ref(self))
         try:
             with capturing.lock:
                 self._driver = driver.get()
@@ -168,6 +171,8 @@ class Graph:
                     prepare(stream)
             self._replayed_on = stream
             executable.launch(stream)
+            for note in capture.after_replay:
+                note(stream)
         faults.check(device)
 
     def _wait_for_latest(self, stream: int) -> None:
@@ -191,6 +196,12 @@ class Graph:
         if own is not None:
             graph_pool.release(own)
         del capture  # and what it keeps for them
+
+
+def _forget(graph: weakref.ref[Graph]) -> None:
+    present = graph()
+    if present is not None:
+        present.reset()
 
 
 def _redirect(device: int, stream: int, taken: GraphMemory | None) -> None:

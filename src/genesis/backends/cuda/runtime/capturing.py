@@ -30,7 +30,9 @@ class Capture:
         streams: handle → device; it begins with one stream, others join by waiting for an event of the capture.
         kept: what the graph reads, and nobody else may need any more.
         before_replay: called with the stream of each replay.
+        after_replay: likewise, once it has been launched.
         outside: outside(device) of capture.py.
+        forget: resets the graph, if it is still there.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class Capture:
         self.streams: dict[int, int] = {}
         self.kept: list[object] = []
         self.before_replay: list[Callable[[int], None]] = []
+        self.after_replay: list[Callable[[int], None]] = []
+        self.forget: Callable[[], None] = lambda: None
         self.is_over = False
 
     def join(self, device: int, stream: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,6 +28,26 @@ def prepare_reference(problem: ConvProblem) -> None:
     """Compile what the first check of a result runs, so that it need not wait for that. From any thread."""
     exact = _in_float64(problem)
     families.reference(exact).prepare(exact)
+
+
+def rehearsals(problem: ConvProblem) -> dict[str, Callable[[], object]]:
+    """Return what a bench runs beside candidates, step by step: otherwise each waits for the last one's compiler."""
+    p, wide = problem, dtypes.float64
+
+    def blank(shape: Shape, dtype: DType) -> DeviceArray:
+        return array.empty(shape, dtype, p.device, channels_last_strides(shape))
+
+    def result() -> DeviceArray:
+        return blank(p.result_shape, wide)
+
+    return {
+        f"random {p.dtype}": lambda: _random(p.first_shape, p.dtype, p.device, 1),
+        f"scale {p.dtype}": lambda: elementwise.mul(blank(p.second_shape, p.dtype), 0.5),
+        f"cast {p.dtype}": lambda: storage.cast(blank(p.result_shape, p.dtype), wide),
+        "difference": lambda: elementwise.sub(result(), result()),
+        "square": lambda: elementwise.mul(result(), result()),
+        "sum": lambda: reduction.sum(result(), tuple(range(len(p.result_shape))), False),
+    }
 
 
 def _in_float64(problem: ConvProblem) -> ConvProblem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import stored
@@ -30,6 +30,9 @@ class Conv(Operation[ConvProblem]):
 
     def prepare_reference(self, problem: ConvProblem) -> None:
         bench.prepare_reference(problem)
+
+    def rehearsals(self, problem: ConvProblem) -> Mapping[str, Callable[[], object]]:
+        return bench.rehearsals(problem)
 
     def error_bound(self, problem: ConvProblem) -> float:
         """Bound of the distance from the reference, which in float64 is rounded as well."""

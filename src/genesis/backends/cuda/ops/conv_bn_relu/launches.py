@@ -46,7 +46,7 @@ class StatisticsLaunches(NamedTuple):
 
 
 def passed_layout(y: Layout, activation: str | None) -> Layout | None:
-    """What is written down for the backward: one bit per element for ReLU, the values before another activation."""
+    """Return what the backward needs: one bit per element for ReLU, the values before another activation."""
     if activation != "relu":
         return None if activation is None else fresh(y)
     num_rows, num_channels = rows_and_channels(y)

@@ -145,7 +145,7 @@ class Training:
         self.scratch = max(workspace, launches.partial.num_bytes if moments is None else 0)
 
     def tells(self, has_residual: bool, activation: str | None) -> int:
-        """What must the backward be told of the values before the activation: NOTHING, BITS or VALUES?"""
+        """Return what the backward is to be told of the values before the activation: NOTHING, BITS or VALUES?"""
         if activation is None or not has_residual:
             return NOTHING
         return BITS if activation == "relu" else VALUES

@@ -84,9 +84,16 @@ def _lgamma_kernel(x):
 
 
 @triton.jit
+def _exact(x, number: tl.constexpr):
+    """A constant in x's dtype: by itself a float is one of float32, in float64's company too."""
+    return tl.full(x.shape, number, x.dtype)
+
+
+@triton.jit
 def _digamma_kernel(x):
     """ψ(x) = ψ(x + 1) − 1/x up to where the asymptotic series holds; below 0 by reflection: ψ(1 − x) − π/tan(πx)."""
-    pi = 3.141592653589793
+    x = x.to(tl.float64)  # float32's sums would be four times as far from ψ as PyTorch's
+    pi = _exact(x, 3.141592653589793)
     rest = x - libdevice.trunc(x)  # tan(πx) of a large x would be noise
     below = x < 0
     z = tl.where(below, 1.0 - x, x)
@@ -96,9 +103,11 @@ def _digamma_kernel(x):
         result = tl.where(small, result - libdevice.div_rn(z * 0.0 + 1.0, z), result)
         z = tl.where(small, z + 1.0, z)
     w = libdevice.rcp_rn(z * z)
-    tail = w * (1.0 / 120 - w * (1.0 / 252 - w * (1.0 / 240 - w * (1.0 / 132 - w * (691.0 / 32760 - w / 12)))))
-    result += libdevice.log(z) - 0.5 * libdevice.rcp_rn(z) - w * (1.0 / 12) + w * tail
-    result = tl.where(below, result - libdevice.div_rn(pi + rest * 0.0, libdevice.tan(pi * rest)), result)
+    tail = _exact(x, 691 / 32760) - w * _exact(x, 1 / 12)
+    tail = _exact(x, 1 / 240) - w * (_exact(x, 1 / 132) - w * tail)
+    tail = w * (_exact(x, 1 / 120) - w * (_exact(x, 1 / 252) - w * tail))
+    result += libdevice.log(z) - 0.5 * libdevice.rcp_rn(z) - w * _exact(x, 1 / 12) + w * tail
+    result = tl.where(below, result - libdevice.div_rn(pi, libdevice.tan(pi * rest)), result)
     result = tl.where(below & (rest == 0), float("nan"), result)
     return tl.where(x == 0, libdevice.copysign(rest * 0.0 + float("inf"), x * -1.0), result)
 
@@ -106,7 +115,8 @@ def _digamma_kernel(x):
 @triton.jit
 def _trigamma_kernel(x):
     """ψ′(x), as digamma: by recurrence, series and reflection."""
-    pi = 3.141592653589793
+    x = x.to(tl.float64)  # float32's sums would be four times as far from ψ as PyTorch's
+    pi = _exact(x, 3.141592653589793)
     below = x < 0.5
     z = tl.where(below, 1.0 - x, x)
     result = z * 0.0
@@ -114,9 +124,10 @@ def _trigamma_kernel(x):
         result += libdevice.rcp_rn(z * z)
         z += 1.0
     w = libdevice.rcp_rn(z * z)
-    result += (1.0 + 0.5 * libdevice.rcp_rn(z) + w * (1.0 / 6 - w * (1.0 / 30 - w * (1.0 / 42)))) * libdevice.rcp_rn(z)
+    tail = w * (_exact(x, 1 / 6) - w * (_exact(x, 1 / 30) - w * _exact(x, 1 / 42)))
+    result += (1.0 + 0.5 * libdevice.rcp_rn(z) + tail) * libdevice.rcp_rn(z)
     sine = libdevice.sin(pi * x)
-    return tl.where(below, libdevice.div_rn(pi * pi + x * 0.0, sine * sine) - result, result)
+    return tl.where(below, libdevice.div_rn(pi * pi, sine * sine) - result, result)
 
 
 _OPS = [

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from genesis.backends.cuda.launch.planned import Run, into_new, planned
 from genesis.backends.cuda.launch.reduction_grid import power_of_2, programs, walk
 from genesis.backends.cuda.launch.triton import prepare_raw
+from genesis.backends.cuda.ops.norm import group_norm as groups
 from genesis.backends.cuda.ops.norm.kernels import layer_norm as layer_norm_kernels
 from genesis.backends.cuda.ops.norm.kernels import norm as kernels
 from genesis.backends.cuda.ops.norm.normalize import (
@@ -18,14 +19,12 @@ from genesis.backends.cuda.ops.norm.normalize import (
     contiguous,
     dense,
     dense_like,
-    gradient_sums,
     in_order_of,
     is_wide,
     new,
     normalize,
     normalize_backward,
     partial_sums,
-    plane_rows,
     planes,
     reshaped,
     statistics,
@@ -38,6 +37,7 @@ from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.ops.storage.rows import address
 from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
+from genesis.records import SavedGroupNorm
 from genesis.shapes import Shape
 
 Results = tuple[DeviceArray | None, ...]
@@ -258,51 +258,38 @@ def _channel_gradients(
     )  # fmt: skip
     join = into_new(launch, *results)
     return lambda grad, x, weight, mean, inverse_std: join(
-        *partial_sums(grad, x, mean, 1, all_but_channels(x.shape)), inverse_std, weight
+        *partial_sums(grad, x, mean, all_but_channels(x.shape)), inverse_std, weight
     )
 
 
-# --- group norm -------------------------------------------------------------------------------------------------------
+# --- group norm, its activation included ------------------------------------------------------------------------------
 def group_norm(
-    x: DeviceArray, num_groups: int, weight: DeviceArray | None, bias: DeviceArray | None, eps: float
-) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    x: DeviceArray, num_groups: int, weight: DeviceArray | None, bias: DeviceArray | None, eps: float,
+    activation: str | None = None,
+) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
     array.require_float("group_norm", x.dtype)
-    x, weight, bias = contiguous(x), contiguous(weight), contiguous(bias)
-    shape = (x.shape[0], num_groups)
     if not x.size:
+        shape = (x.shape[0], num_groups)
         mean, inverse_std = (storage.full(shape, math.nan, accumulator(x.dtype), x.device_index) for _ in range(2))
         return new(dense_like(x.layout)), mean, inverse_std
-    groups = reshaped(x, (math.prod(shape), x.size // math.prod(shape)))
-    mean, inverse_std = statistics(groups, None, None, (1,), 0.0, eps, True)
-    y = normalize(x, mean, inverse_std, weight, bias, plane_rows(x.shape, num_groups))
-    return y, reshaped(mean, shape), reshaped(inverse_std, shape)
+    return groups.forward(groups.ordered(x), contiguous(weight), contiguous(bias), num_groups, float(eps), activation)
 
 
 def group_norm_backward(
-    grad: DeviceArray, x: DeviceArray, num_groups: int, weight: DeviceArray | None, mean: DeviceArray,
-    inverse_std: DeviceArray, needs: tuple[bool, bool, bool],
+    grad: DeviceArray, saved: SavedGroupNorm[DeviceArray], num_groups: int, needs: tuple[bool, bool, bool],
+    activation: str | None = None,
 ) -> Results:  # fmt: skip
-    grad, x, weight = contiguous(grad), contiguous(x), contiguous(weight)
-    num_samples, num_channels = x.shape[:2]
-    per_group = num_channels // num_groups
-    planes, inside = (num_samples, num_groups, per_group), tuple(range(2, len(x.shape)))
-    parts = [reshaped(part, planes) for part in gradient_sums(grad, x, mean, per_group, inside)]
-    grad_input = grad_weight = grad_bias = None
-    dtype = x.dtype if weight is None else weight.dtype
-    if needs[0]:
-        scale = 1.0 / max(per_group * math.prod(x.shape[2:]), 1)
-        factor = 1.0 if weight is None else reshaped(weight, planes[1:])
-        wide = mean.dtype
-        average, slope = (
-            reduction.sum_in(apply(kernels._scaled_product_kernel, part, factor, scale, dtype=wide), (2,), False, wide)
-            for part in parts
-        )
-        rows = plane_rows(x.shape, num_groups)
-        grad_input = normalize_backward(grad, x, mean, inverse_std, weight, average, slope, rows)
-    if needs[1]:
-        deviations = inverse_std.view((num_samples, num_groups, 1), (num_groups, 1, 1), inverse_std.offset)
-        products = apply(kernels._product_kernel, parts[1], deviations)
-        grad_weight = reshaped(reduction.sum_in(products, (0,), False, dtype), (num_channels,))
-    if needs[2]:
-        grad_bias = reshaped(reduction.sum_in(parts[0], (0,), False, dtype), (num_channels,))
-    return grad_input, grad_weight, grad_bias
+    x, weight, bias, mean, inverse_std = saved
+    if not x.size:
+        dtype = x.dtype if weight is None else weight.dtype
+        values = math.nan if x.shape[0] else 0.0, 0.0  # of groups without elements, and of none: PyTorch's
+        shape = (x.shape[1],)
+        sums = [
+            storage.full(shape, value, dtype, x.device_index) if need else None
+            for value, need in zip(values, needs[1:], strict=True)
+        ]
+        return new(dense_like(x.layout)) if needs[0] else None, *sums
+    x = groups.ordered(x)
+    parameters = (contiguous(weight), None if activation is None else contiguous(bias))
+    known = (contiguous(mean), contiguous(inverse_std))
+    return groups.backward(in_order_of(grad, x), x, *parameters, *known, needs, (num_groups, activation))

@@ -52,13 +52,6 @@ def channel_rows(x: Layout) -> Rows:
     return Rows(x.size // max(num_inside, 1), num_inside, 1, num_channels, num_channels)
 
 
-@functools.lru_cache(maxsize=4096)
-def plane_rows(shape: Shape, num_groups: int) -> Rows:
-    num_samples, num_channels = shape[:2]
-    num_rows, num_columns = num_samples * num_channels, math.prod(shape[2:])
-    return Rows(num_rows, num_columns, num_channels // num_groups, num_samples * num_groups, num_channels)
-
-
 @planned
 def statistics(
     x: Layout, running_mean: Layout | None, running_var: Layout | None, dims: Shape, momentum: Varying, eps: float,
@@ -144,25 +137,13 @@ def _least_waste(num_columns: int) -> int:
     return min(candidates, key=lambda block: (-(-num_columns // block) * block / num_columns > 1.05, -block))
 
 
-def gradient_sums(
-    grad: DeviceArray, x: DeviceArray, mean: DeviceArray, rows_per_statistic: int, dims: Shape
-) -> tuple[DeviceArray, DeviceArray]:
-    """Over these dimensions: Σ grad, Σ grad·(x − mean)."""
-    sums, products = partial_sums(grad, x, mean, rows_per_statistic, dims)
-    if sums.shape[0] == 1:
-        return reshaped(sums, sums.shape[1:]), reshaped(products, products.shape[1:])
-    return reduction.sum_in(sums, (0,), False, sums.dtype), reduction.sum_in(products, (0,), False, sums.dtype)
-
-
 @planned
-def partial_sums(
-    grad: Layout, x: Layout, mean: Layout, rows_per_statistic: int, dims: Shape
-) -> Run[tuple[DeviceArray, DeviceArray]]:
-    """The same, per split as well: (splits, kept)."""
+def partial_sums(grad: Layout, x: Layout, mean: Layout, dims: Shape) -> Run[tuple[DeviceArray, DeviceArray]]:
+    """Over these dimensions, per split: Σ grad, Σ grad·(x − mean), (splits, kept) each."""
     plan, device = walk(x, dims), x.device_index
     part = layout_of((plan.num_splits, plan.num_kept), accumulator(x.dtype), device)
     launch = prepare_raw(
-        kernels._gradient_sums_kernel, device, plan.grid, (part, part, grad, x, mean), rows_per_statistic, *plan.args,
+        kernels._gradient_sums_kernel, device, plan.grid, (part, part, grad, x, mean), *plan.args,
         COMPUTE=COMPUTE[x.dtype], **plan.constants,
     )  # fmt: skip
     return into_new(launch, part, part)

@@ -3,7 +3,7 @@
 With x̂ = (x − mean)·r, g = grad·w, and averages over the elements that share a mean:
     grad_input = r·(g − average g − x̂·average(g·x̂)),  grad_weight = Σ grad·x̂,  grad_bias = Σ grad
 
-Statistics first: batch norm, group norm, and long rows of layer norm. What is summed along rows is a product by mul_rn;
+Statistics first: batch norm, and long rows of layer norm. What is summed along rows is a product by mul_rn;
 see ops/reduction/.
 """
 
@@ -226,7 +226,6 @@ def _gradient_sums_kernel(
     grad_ptr,
     x_ptr,
     mean_ptr,
-    rows_per_statistic,
     counts,
     kept,
     outer,
@@ -242,7 +241,7 @@ def _gradient_sums_kernel(
     """Per row and split of a walk (see reduction.py): Σ grad and Σ grad·(x − mean)."""
     rows, row_mask = _kept_rows(counts, WIDE, BLOCK_KEPT)
     row_offsets = _offset(rows, kept, KEPT_RANK)
-    mean = tl.load(mean_ptr + rows // rows_per_statistic, mask=row_mask, other=0).to(COMPUTE)[:, None]
+    mean = tl.load(mean_ptr + rows, mask=row_mask, other=0).to(COMPUTE)[:, None]
     sums = tl.zeros((BLOCK_KEPT, BLOCK_INNER), COMPUTE)
     products = tl.zeros((BLOCK_KEPT, BLOCK_INNER), COMPUTE)
     first, last = _split(counts)
@@ -310,11 +309,6 @@ def _product_kernel(x, y):
 
 
 @triton.jit
-def _scaled_product_kernel(x, y, factor):
-    return x * y * factor
-
-
-@triton.jit
 def _centered_product_kernel(grad, x, mean):
     return grad * (x - mean)
 
@@ -342,7 +336,7 @@ def _specimens(dtype, wide):
     ranks = {**compute, "KEPT_RANK": 1, "OUTER_RANK": 1, "INNER_RANK": 1, "WIDE": False}
     planes = ((64, 224, 28, 7, 3136), (64, 3136), (32, 200704), (3136, 1))
     pixels = ((64, 784, 28, 784, 50176), (64, 1), (1, 0), (50176, 64))
-    sums = (wide, wide, dtype, dtype, wide, 1)
+    sums = (wide, wide, dtype, dtype, wide)
     yield Specimen(_gradient_sums_kernel, (*sums, *planes), {**ranks, "BLOCK_KEPT": 2, "BLOCK_INNER": 1024})
     yield Specimen(_gradient_sums_kernel, (*sums, *pixels), {**ranks, "BLOCK_KEPT": 64, "BLOCK_INNER": 32})
 

@@ -1,0 +1,91 @@
+"""The import statement of redirected code, and its importlib.import_module: modules of PyTorch are facades."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import importlib.util
+import sys
+from types import FrameType, ModuleType
+from typing import Any
+
+from genesis.port import names
+from genesis.port.facade import Facade, Missing, facade, is_caught, member, message
+from genesis.port.names import Found
+
+plain_import = builtins.__import__
+
+
+def redirecting_import(
+    name: str,
+    globals: Any = None,
+    locals: Any = None,
+    fromlist: Any = (),
+    level: int = 0,
+) -> Any:
+    """The __import__ of redirected modules: as Python's, but modules of PyTorch's are facades."""
+    if level or not is_pytorch(name):
+        found = plain_import(name, globals, locals, fromlist, level)
+        return redirecting_importlib() if found is importlib else found
+    frame = sys._getframe(1)
+    module: Any = facade("torch")
+    for part in name.split(".")[1:]:
+        module = _imported(module, part, frame, name)
+    if not fromlist:
+        return facade("torch")
+    for each in fromlist:
+        if each != "*":
+            _imported(module, each, frame, name)
+    return module
+
+
+def _imported(module: Any, name: str, frame: FrameType, asked: str) -> Any:
+    """An attribute of a facade, as an import statement takes it."""
+    if not isinstance(module, Facade):
+        return getattr(module, name)
+    if name in module.__dict__:
+        return module.__dict__[name]
+    value = member(module._torch_name, name)
+    if not isinstance(value, Found):
+        return value
+    path = f"{module._torch_name}.{name}"
+    if value is Found.MISSING and not is_caught(frame, "import"):
+        return Missing(path)
+    kind = ModuleNotFoundError if path == asked else ImportError
+    said = message(path, frame) if value is Found.MISSING else f"cannot import name {name!r} from {asked!r}"
+    raise kind(said, name=path)
+
+
+def is_pytorch(name: str) -> bool:
+    """Whether a dotted name is torch or one of its modules."""
+    return name == "torch" or name.startswith("torch.")
+
+
+@functools.cache
+def redirecting_importlib() -> ModuleType:
+    """The importlib of redirected code: Python's, but import_module() gives facades."""
+    module = ModuleType(importlib.__name__, importlib.__doc__)
+    vars(module).update(vars(importlib), import_module=import_module)
+    vars(module)["__getattr__"] = functools.partial(getattr, importlib)  # submodules that are imported later
+    return module
+
+
+def import_module(name: str, package: str | None = None) -> Any:
+    """importlib.import_module of redirected code.
+
+    Example:
+        >>> from genesis.port.imports import import_module
+        >>> import_module("torch.nn").Linear is genesis.nn.Linear
+        True
+    """
+    name = importlib.util.resolve_name(name, package) if name.startswith(".") else name
+    if not is_pytorch(name):
+        return importlib.import_module(name)
+    module: Any = facade("torch")
+    for part in name.split(".")[1:]:
+        path = f"{module._torch_name}.{part}"
+        module = member(module._torch_name, part) if names.is_module(path) else None
+        if not isinstance(module, Facade):
+            raise ModuleNotFoundError(f"No module named {path!r}", name=path)
+    return module

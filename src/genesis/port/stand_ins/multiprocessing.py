@@ -1,0 +1,11 @@
+"""torch.multiprocessing: Python's, with spawn(). Genesis tensors travel as copies."""
+
+from __future__ import annotations
+
+import torch.multiprocessing
+
+_PYTORCHS = (
+    "ProcessContext", "ProcessExitedException", "ProcessRaisedException", "SpawnContext", "spawn", "start_processes",
+)  # fmt: skip
+
+globals().update({name: getattr(torch.multiprocessing, name) for name in (*torch.multiprocessing.__all__, *_PYTORCHS)})

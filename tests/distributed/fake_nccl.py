@@ -1,0 +1,143 @@
+"""A stand-in for nccl4py on the simulated device: its calls are work of a stream, and can be captured and replayed.
+
+The reductions are made by gloo, on the memory that the device shares with the host.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver.simulated import SimulatedDriver
+from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.distributed import group, nccl
+from genesis.distributed.transport import Call
+from genesis.settings import override
+
+_TYPES = {dtypes.float64: torch.float64, dtypes.float32: torch.float32, dtypes.int64: torch.int64}
+
+
+class RedOp(enum.IntEnum):
+    SUM, PROD, MAX, MIN, AVG = range(5)
+
+
+class UniqueId:
+    as_bytes = bytes(range(128))
+
+    @staticmethod
+    def from_bytes(given: bytes) -> UniqueId:
+        assert given == UniqueId.as_bytes
+        return UniqueId()
+
+
+class Communicator:
+    """Counts what it has made; ends as NCCL does, not before the graphs that hold its calls."""
+
+    latest: Communicator
+
+    def __init__(self, gloo: Any, size: int, rank: int) -> None:
+        self._gloo, self.size, self.rank = gloo, size, rank
+        self.num_made, self.error, self.ended = 0, 0, ""
+
+    @classmethod
+    def init(cls, size: int, rank: int, shared: UniqueId) -> Communicator:
+        import torch.distributed as theirs
+
+        from genesis.distributed.group import require
+
+        del shared
+        present = require("fake")
+        store = theirs.PrefixStore(f"fake {present.call('fake', '').number}", present._store)
+        cls.latest = cls(theirs.ProcessGroupGloo(store, rank, size), size, rank)
+        return cls.latest
+
+    def allreduce(self, sent: DeviceArray, received: DeviceArray, op: RedOp, *, stream: int) -> None:
+        def run() -> None:
+            values = _shown(sent).clone()
+            options = torch.distributed.AllreduceOptions()
+            options.reduceOp = getattr(torch.distributed.ReduceOp, "SUM" if op is RedOp.AVG else op.name)
+            self._gloo.allreduce([values], options).wait()
+            _shown(received).copy_(values / self.size if op is RedOp.AVG else values)
+            self.num_made += 1
+
+        self._submit(stream, run)
+
+    def allgather(self, sent: DeviceArray, received: DeviceArray, *, stream: int) -> None:
+        def run() -> None:
+            self._gloo.allgather([list(_shown(received).chunk(self.size))], [_shown(sent)]).wait()
+            self.num_made += 1
+
+        self._submit(stream, run)
+
+    def broadcast(self, sent: DeviceArray, received: DeviceArray, root: int, *, stream: int) -> None:
+        def run() -> None:
+            options = torch.distributed.BroadcastOptions()
+            options.rootRank = root
+            self._gloo.broadcast([_shown(received)], options).wait()
+            self.num_made += 1
+
+        assert sent is received
+        self._submit(stream, run)
+
+    def get_async_error(self) -> int:
+        return self.error
+
+    def destroy(self) -> None:
+        self.ended = "destroyed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    @staticmethod
+    def _submit(stream: int, run: Any) -> None:
+        here = driver.get()
+        assert isinstance(here, SimulatedDriver)
+        here.captures.submit(stream, run)
+
+
+def _shown(array: DeviceArray) -> torch.Tensor:
+    import ctypes
+
+    count = math.prod(array.shape)
+    memory = (ctypes.c_char * (count * array.dtype.itemsize)).from_address(array.data_pointer)
+    return torch.frombuffer(memory, dtype=_TYPES[array.dtype])
+
+
+@contextmanager
+def installed() -> Iterator[group.ProcessGroup]:
+    """Inside, the group has the transport of NCCL for the simulated device."""
+    core = types.SimpleNamespace(
+        Communicator=Communicator, UniqueId=UniqueId, get_unique_id=UniqueId, get_error_string=str, **RedOp.__members__
+    )
+    before, nccl.require_package = nccl.require_package, lambda: core
+    present = group.require("fake")
+    with override(cuda="simulated"):
+        try:
+            peers = present._gloo.peers
+            present._nccl = nccl.Nccl(present, peers, present._gloo.timeout)
+            yield present
+        finally:
+            if present._nccl is not None:
+                present._nccl.close(patience=5.0)
+            present._nccl, nccl.require_package = None, before
+
+
+class Unfinished:
+    """A call that the device never ends."""
+
+    call, started = Call("replay of all_reduce", "sum, float32 [2]"), math.inf
+
+    @property
+    def event(self) -> Unfinished:
+        return self
+
+    def query(self) -> bool:
+        return False

@@ -1,0 +1,27 @@
+"""genesis.torch.fuse and compile inside PyTorch's own DistributedDataParallel and fully_shard, over gloo."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.ranks import Ranks
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "faster", "num_fused"),
+    [
+        ("ddp", "fuse", 2),
+        ("fully_shard", "fuse", 2),
+        ("ddp", "compile", 4),  # 2 in training, 2 in inference
+        ("fully_shard", "compile", 2),  # the part that is sharded by itself runs eagerly
+    ],
+)
+def test_a_wrapped_model_learns_as_the_plain_one(
+    two_ranks: Ranks, wrapper: str, faster: str, num_fused: int
+) -> None:  # fmt: skip
+    assert two_ranks.run("torch_programs.wrapped", wrapper=wrapper, faster=faster) == [num_fused] * 2
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fully_shard"])
+def test_a_model_that_is_wrapped_first(two_ranks: Ranks, wrapper: str) -> None:
+    assert two_ranks.run("torch_programs.wrapped", wrapper=wrapper, faster="fuse", wraps_first=True) == [2, 2]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,10 @@ from genesis.torch.modes import versions_of
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.ops import GEOMETRY, empty_images, empty_output, geometry_of, in_dtype, not_differentiable
 
+if TYPE_CHECKING:
+    from genesis.torch.prepared_act import Activated
+    from genesis.torch.unprepared import Unprepared
+
 
 class How(NamedTuple):
     """The arguments of the differentiable op beside the tensors. keeps: as the backend's op takes it."""
@@ -24,6 +29,20 @@ class How(NamedTuple):
     keeps: str
 
 
+class Values(NamedTuple):
+    """What the differentiable op computes with: the operands in the dtype and order of memory of the kernels.
+
+    prepared: the launches for them. found: the result of those, with what the backward wants and the weight's values.
+    """
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    prepared: Activated | Unprepared
+    found: tuple[Tensor, Tensor, Tensor] | None
+
+
+@functools.cache
 def kept_by(activation: str, inplace: bool) -> str:
     """What conv_act keeps for its backward: the result wherever PyTorch's layers do, for other code may change it."""
     is_kept = activation in ("relu", "sigmoid", "tanh") or (inplace and known.is_known_by_result(activation))
@@ -43,11 +62,17 @@ class _ConvAct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
-        _, weight, bias, how, (x, weight_values, bias_values) = args
-        y, kept = call("conv_act", x, weight_values, bias_values, *how)
-        ctx.save_for_backward(x, weight_values, kept)
+        _, weight, bias, how, (x, weight_values, bias_values, prepared, found) = args
+        unchanged: tuple[Tensor, ...] = ()  # though what is read of it again is a copy
+        if found is None:
+            y, kept = call("conv_act", x, weight_values, bias_values, *how)
+        else:
+            y, kept, weight_values = found
+            if weight_values is not weight and weight_values.dtype is weight.dtype:
+                unchanged = (weight,)
+        ctx.save_for_backward(x, weight_values, kept, *unchanged)
         ctx.set_materialize_grads(False)
-        ctx.how, ctx.dtype = how, weight.dtype
+        ctx.how, ctx.dtype, ctx.prepared = how, weight.dtype, prepared
         # Beside what PyTorch saves, for second gradients only: these may change if nobody wants such.
         ctx.parameters = (None if weight is weight_values else weight), bias
         ctx.versions = versions_of(*ctx.parameters)
@@ -71,16 +96,18 @@ class _ConvActAndInput(_ConvAct):
 
 
 def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
-    x, weight, kept = ctx.saved_tensors
-    geometry, activation, _ = ctx.how
-    needs = ctx.needs_input_grad[:3]
-    grads = call("conv_act_backward", grad, x, weight, kept, geometry, activation, needs, addend)
+    saved, needs = ctx.saved_tensors[:3], ctx.needs_input_grad[:3]
+    grads = ctx.prepared.backward(grad, saved, needs, addend)
+    if grads is None:
+        x, weight, kept = saved
+        geometry, activation, _ = ctx.how
+        grads = call("conv_act_backward", grad, x, weight, kept, geometry, activation, needs, addend)
     return in_dtype(grads, ctx.dtype, grad.dtype)
 
 
 def _differentiable_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     """By PyTorch's layers, which are run again: their gradients can be differentiated."""
-    x, weight, _ = ctx.saved_tensors
+    x, weight, *_ = ctx.saved_tensors
     given, bias = ctx.parameters
     if ctx.versions != versions_of(given, bias):
         raise RuntimeError("conv_act: weight or bias changed in place before its gradient was differentiated")
@@ -108,7 +135,7 @@ _apply_and_input = super(torch.autograd.Function, _ConvActAndInput).apply
 def apply(hands_on: bool, *args: Any) -> Any:
     """The result, or with hands_on also a view of the input, whose gradient the op's backward adds to the input's.
 
-    args: input, weight, bias; How; and the values of the three as the op takes them.
+    args: input, weight, bias; How; and Values.
     """
     return _apply_and_input(*args) if hands_on else _apply(*args)
 

@@ -17,6 +17,8 @@ from genesis.torch.unprepared import UNPREPARED
 
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
+    from genesis.torch.prepared_act import Activated
+    from genesis.torch.unprepared import Unprepared
 
 _any_autocast = torch._C._is_any_autocast_enabled
 OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
@@ -28,8 +30,7 @@ class Link:
     """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes",
-        "momentum",
+        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes", "momentum",
         "norm", "norm_versions", "output", "plan", "ready", "ready_for", "residual", "residual_inner",
         "residual_version", "source", "training", "versions", "weight",
     )  # fmt: skip
@@ -132,15 +133,29 @@ class Link:
     def activate(self, activation: str, inplace: bool) -> Tensor | Computed:
         """activation(conv), of a convolution that no norm follows."""
         self.check_convolution()
-        self.norm = NO_NORM
-        geometry = self.plan.geometry
+        self.norm, geometry, weight = NO_NORM, self.plan.geometry, self.weight
         if not self.convolution_needs_gradients():
-            return self._plain(conv_act.conv_act_values(*self._values(), geometry, activation))
+            x, bias = self._cast(self.input if self.inner is None else self.inner), self._bias_values()
+            found = self._prepared_activation(x, activation, None).run(x, weight, bias)
+            y = conv_act.conv_act_values(*self._values(), geometry, activation) if found is None else found[0]
+            return self._plain(y)
         input, passes_through = pass_through.input_of(self, self._cast(self.input))
         x = input if self.source is None else self._cast(self.source)
         how = conv_act.How(geometry, activation, conv_act.kept_by(activation, inplace))
-        operands = (input, self.weight, self.bias, how, (x, *self._parameters()))
-        return self._result(passes_through, conv_act.apply(passes_through, *operands))
+        prepared = self._prepared_activation(x, activation, how.keeps)
+        bias = self._bias_values()
+        found = prepared.run(x, weight, bias)
+        parameters = self._parameters() if found is None else (weight, bias)
+        values = conv_act.Values(x, *parameters, prepared, found)
+        return self._result(passes_through, conv_act.apply(passes_through, input, weight, self.bias, how, values))
+
+    def _prepared_activation(self, x: Tensor, activation: str, keeps: str | None) -> Activated | Unprepared:
+        known, key = self.guarded.activated, (activation, keeps)
+        prepared = known.get(key)
+        if prepared is None or not prepared.is_current():
+            how = (self.plan.geometry, activation, keeps)
+            prepared = known[key] = bridge.prepare_activation(x, self.weight, self._bias_values(), *how)
+        return prepared
 
     def whole(self, activation: str | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
@@ -262,6 +277,13 @@ class Link:
             with torch.no_grad():
                 self.cast = weight.to(self.dtype), self._cast(bias)
         return self.cast
+
+    def _bias_values(self) -> Tensor | None:
+        bias = self.bias
+        if bias is None or bias.dtype is self.dtype:
+            return bias
+        with torch.no_grad():
+            return bias.to(self.dtype)
 
     def _cast(self, tensor: OptionalTensor) -> OptionalTensor:
         """The tensor in the dtype that autocast prescribes; None stays None."""

@@ -21,7 +21,7 @@ def _act_backward_kernel(
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """grad_x = grad · f′(kept), and partial (part, channel): each part's Σ grad_x."""
+    """grad_x = grad · f′(kept), and partial (part, channel), if wanted: each part's Σ grad_x."""
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_rows, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -35,7 +35,8 @@ def _act_backward_kernel(
         grad = _through(grad, kept, BACKWARD, NUMBER)
         tl.store(grad_x_ptr + elements, grad.to(grad_x_ptr.dtype.element_ty), mask=inside)
         total += tl.where(inside, grad, 0)
-    tl.store(partial_ptr + index * num_channels + channels, tl.sum(total, axis=0), mask=mask)
+    if partial_ptr is not None:
+        tl.store(partial_ptr + index * num_channels + channels, tl.sum(total, axis=0), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_parts"])

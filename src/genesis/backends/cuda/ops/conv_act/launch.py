@@ -5,11 +5,7 @@ The backward goes once through the activation, with the bias' gradient by the wa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.activation import fused
 from genesis.backends.cuda.ops.conv.launch import (
     conv_forward,
@@ -17,16 +13,15 @@ from genesis.backends.cuda.ops.conv.launch import (
     conv_input_grad_added,
     conv_weight_grad,
 )
-from genesis.backends.cuda.ops.conv.statistics import STAGES, Joining, Sums, rows_and_channels
-from genesis.backends.cuda.ops.conv_act import kernels
+from genesis.backends.cuda.ops.conv_act.launches import BackwardLaunches
 from genesis.backends.cuda.ops.storage.launch import copy_into
-from genesis.backends.cuda.ops.storage.rows import channels_last, fresh, statistics_dtype
+from genesis.backends.cuda.ops.storage.rows import address, channels_last, new
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.records import ConvGeometry
+from genesis.shapes import Shape
 
-_BiasGradient = Callable[[DeviceArray, DeviceArray], tuple[DeviceArray, DeviceArray]]
-_plans: dict[tuple[Any, ...], _BiasGradient] = {}
+_plans: dict[tuple[Layout, Layout, str, bool], BackwardLaunches] = {}
 driver.forget_on_switch(_plans.clear)
 
 
@@ -48,48 +43,30 @@ def conv_act_backward(
     needs_input, needs_weight, needs_bias = needs
     grad, kept = channels_last(grad), channels_last(kept)
     grad_bias = None
-    if needs_bias:
-        key = (grad.layout, kept.layout, activation)
-        run = _plans.get(key)
-        if run is None:
-            run = _plans[key] = _plan_with_bias(*key)
-        grad, grad_bias = run(grad, kept)
-    elif needs_input or needs_weight:
-        grad = fused.through(grad, kept, activation)
+    if kept.size == 0:
+        grad_bias = _zeros(weight.shape[:1], kept) if needs_bias else None
+    elif any(needs):
+        key = (grad.layout, kept.layout, activation, needs_bias)
+        launches = _plans.get(key)
+        if launches is None:
+            launches = _plans[key] = BackwardLaunches.of(*key)
+        grad, grad_bias = _run(launches, grad, kept)
     grad_input = conv_input_grad_added(grad, weight, addend, input.shape, geometry) if needs_input else None
     grad_weight = conv_weight_grad(grad, input, weight.shape, geometry) if needs_weight else None
     return grad_input, grad_weight, grad_bias
 
 
-def _plan_with_bias(grad: Layout, kept: Layout, activation: str) -> _BiasGradient:
+def _run(launches: BackwardLaunches, grad: DeviceArray, kept: DeviceArray) -> tuple[DeviceArray, DeviceArray | None]:
     """The gradients of the convolution's output and of its bias."""
-    device, (num_rows, num_channels) = kept.device_index, rows_and_channels(kept)
-    grad_x, grad_bias = fresh(kept), layout_of((num_channels,), kept.dtype, device)
-    if kept.size == 0:
+    stream = streams.current_handle(kept.device_index)
+    out_x, out_bias, parts = (new(each, stream) for each in launches[:3])
+    assert out_x is not None
+    pointers = (address(each) for each in (out_x, out_bias, parts, grad, kept))
+    launches.launch(stream, *pointers)
+    return out_x, out_bias
 
-        def nothing(grad: DeviceArray, kept: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-            out_bias = grad_bias.new(streams.current_handle(device))
-            copy_into(out_bias, 0)
-            return grad, out_bias
 
-        return nothing
-    sums = Sums.over(kept)
-    partial = layout_of((sums.number, num_channels), statistics_dtype(kept.dtype), device)
-    joining = Joining.of(sums.number, num_channels)
-    pass_through = prepare_raw(
-        kernels._act_backward_kernel, device, sums.grid, (partial, grad_x, grad, kept), num_rows, num_channels,
-        STAGES=STAGES, **fused.backward_from_kept(activation, kept.dtype), **sums.constants,
-    )  # fmt: skip
-    join = prepare_raw(
-        kernels._bias_grad_kernel, device, joining.grid, (grad_bias, partial), sums.number, num_channels,
-        **joining.constants,
-    )  # fmt: skip
-
-    def run(grad: DeviceArray, kept: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        stream = streams.current_handle(device)
-        parts, out_x, out_bias = partial.new(stream), grad_x.new(stream), grad_bias.new(stream)
-        pass_through(stream, parts.data_pointer, out_x.data_pointer, grad.data_pointer, kept.data_pointer)
-        join(stream, out_bias.data_pointer, parts.data_pointer)
-        return out_x, out_bias
-
-    return run
+def _zeros(shape: Shape, like: DeviceArray) -> DeviceArray:
+    out = layout_of(shape, like.dtype, like.device_index).new(streams.current_handle(like.device_index))
+    copy_into(out, 0)
+    return out

@@ -1,0 +1,115 @@
+"""conv_act, prepared for operands of certain layouts: on addresses, in memory that the caller takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.launch.strides import is_dense
+from genesis.backends.cuda.ops.activation.fused import activation_pass
+from genesis.backends.cuda.ops.conv.prepared import Plans, ordered, prepare_copy, problem_of, rounded
+from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD
+from genesis.backends.cuda.ops.conv_act.launches import BackwardLaunches
+from genesis.backends.cuda.ops.storage.rows import is_channels_last
+from genesis.backends.cuda.runtime.array import Layout, layout_of
+from genesis.records import ConvGeometry
+from genesis.shapes import channels_last_strides, numel
+
+
+class Forward:
+    """Convolution and activation.
+
+    values: the weight's, where it is of another dtype or order than the kernels take, else None; scratch: bytes.
+    """
+
+    def __init__(
+        self, x: Layout, weight: Layout, bias: Layout | None, geometry: ConvGeometry, activation: str,
+        keeps: str | None,
+    ) -> None:  # fmt: skip
+        """Operands such as supports() allows; keeps: as conv_act takes it."""
+        self.x, self.weight, self.activation, self.keeps_input = x, weight, activation, keeps == "input"
+        self.problem = problem_of(x, weight, geometry)
+        self.values: Layout | None = None
+        self._convert: Callable[[int, int, int], None] | None = None
+        if weight.dtype is not x.dtype or not is_channels_last(weight):
+            self.values = ordered(weight, x.dtype)
+            self._convert = prepare_copy(self.values, weight)
+        shape, at_once = self.problem.output_shape, activation == "relu" and not self.keeps_input
+        self.y = layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
+        convolutions = Plans(self.problem)
+        self.is_current = convolutions.are_current
+        _, self._convolve, self.scratch, _ = convolutions.add(
+            bias=bias is not None, activation="relu" if at_once else None
+        )  # fmt: skip
+        self._activate = None if at_once else activation_pass(self.y, activation)
+
+    def run(self, stream: int, y: int, kept: int, scratch: int, values: int, x: int, weight: int, bias: int) -> None:
+        """Addresses. kept: of the convolution's output, which may be y; values: where there are any."""
+        if self._convert is not None:
+            self._convert(stream, values, weight)
+            weight = values
+        self._convolve(stream, kept, x, weight, bias, 0, scratch)
+        if self._activate is not None:
+            self._activate(stream, y, kept)
+
+
+class Backward:
+    """Gradients of input, weight, bias: their layouts, None for those that nobody wants.
+
+    scratch: bytes that run() wants.
+    """
+
+    def __init__(self, of: Forward, grad: Layout, needs: tuple[bool, ...], has_addend: bool) -> None:
+        """grad: in NHWC and aligned."""
+        needs_input, needs_weight, needs_bias = needs
+        launches = BackwardLaunches.of(grad, of.y, of.activation, needs_bias)
+        self._launch, convolutions = launches.launch, Plans(of.problem)
+        self.is_current = convolutions.are_current
+        self._room = rounded(launches.grad_x.num_bytes)  # the place of what is scratch to all launches
+        shared = 0 if launches.partial is None else launches.partial.num_bytes
+        self._input_grad: Callable[..., None] | None = None
+        self._weight_grad: Callable[..., None] | None = None
+        if needs_input:
+            _, self._input_grad, num_bytes, _ = convolutions.add(direction=INPUT_GRAD, residual=has_addend)
+            shared = max(shared, num_bytes)
+        self._convert: Callable[[int, int, int], None] | None = None
+        self._values = 0  # the place of the weight's gradient as the kernel gives it
+        if needs_weight:
+            _, self._weight_grad, num_bytes, _ = convolutions.add(direction=WEIGHT_GRAD)
+            if of.values is not None:
+                self._values, self._convert = self._room, prepare_copy(of.weight, of.values)
+                self._room += rounded(of.values.num_bytes)
+            shared = max(shared, num_bytes)
+        self.scratch = self._room + shared
+        self.layouts = (
+            ordered(of.x, of.x.dtype) if needs_input else None, of.weight if needs_weight else None,
+            launches.grad_bias,
+        )  # fmt: skip
+
+    def run(self, stream: int, out: list[int], scratch: int, grad: int, saved: list[int], addend: int) -> None:
+        """Addresses. out: of each gradient, 0 for those that nobody wants; saved: x, weight, kept; addend: 0 for
+        none."""
+        out_input, out_weight, out_bias = out
+        x, weight, kept = saved
+        room = scratch + self._room
+        self._launch(stream, scratch, out_bias, room, grad, kept)
+        if self._input_grad is not None:
+            self._input_grad(stream, out_input, scratch, weight, 0, addend, room)
+        if self._convert is not None:
+            self._weight_grad(stream, scratch + self._values, scratch, x, 0, 0, room)  # type: ignore[misc]
+            self._convert(stream, out_weight, scratch + self._values)
+        elif self._weight_grad is not None:
+            self._weight_grad(stream, out_weight, scratch, x, 0, 0, room)
+
+
+def supports(x: Layout, weight: Layout, bias: Layout | None, geometry: ConvGeometry) -> bool:
+    """Do operands lie as the kernels want them?"""
+    return (
+        x.aligned
+        and weight.aligned
+        and is_channels_last(x)
+        and is_dense(weight)
+        and (bias is None or (bias.aligned and bias.strides == (1,)))
+        and 0 not in (x.size, weight.size, numel(problem_of(x, weight, geometry).output_shape))
+        and not planner.is_gathering()  # which counts calls of plan()
+    )

@@ -52,7 +52,14 @@ def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(bridge, "prepare", bridge.prepare_cuda)
         monkeypatch.setattr(bridge, "prepare_inference", bridge.prepare_inference_cuda)
         monkeypatch.setattr(bridge, "prepare_activation", bridge.prepare_activation_cuda)
+        monkeypatch.setattr(bridge, "activates", lambda x: True)
         yield
+
+
+@pytest.fixture
+def activates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions run with their activation on the CPU too."""
+    monkeypatch.setattr(bridge, "activates", lambda x: True)
 
 
 @pytest.fixture

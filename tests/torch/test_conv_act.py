@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.torch import dynamo
+from genesis.torch import dynamo, entries
 from tests.torch.chains import agree, images, pair
 from tests.torch.fuzz_models import FUNCTIONS, OddConv, PaddedConv, StandardizedConv
 from tests.torch.test_activations import LAYERS, kinds
+
+pytestmark = pytest.mark.usefixtures("activates")
 
 
 class Ends(nn.Module):
@@ -155,3 +157,15 @@ def test_subclasses_that_call_the_function(kind: type[nn.Conv2d], number: int, c
         for model in (theirs, ours):
             model.eval()
         torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_on_the_cpu_the_pair_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none of its passes is saved; on CUDA the same model is fused."""
+    monkeypatch.undo()
+    theirs, ours = pair(Ends(nn.ReLU()))
+    sequence = genesis.torch.fuse(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()))
+    assert genesis.torch.report(sequence).left == [("0", entries.BY_PYTORCH)]
+    x = images()
+    agree(theirs, ours, x, calls=4)
+    assert genesis.torch.report(ours).left == [("c", entries.BY_PYTORCH), ("d", entries.BY_PYTORCH)]
+    assert not ours.c.forward.active

@@ -64,6 +64,12 @@ def prepare_inference(
     return prepare_inference_cuda(x, weight, bias, norm, *how) if x.is_cuda else UNPREPARED
 
 
+def activates(x: torch.Tensor) -> bool:
+    """Return whether convolution and activation of this input are faster as one op: on the CPU none of PyTorch's passes
+    is saved."""
+    return x.is_cuda
+
+
 def prepare_activation(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: ConvGeometry, activation: str,
     keeps: str | None,

@@ -21,7 +21,7 @@ from genesis import activations as known
 from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL
 from genesis.records import ConvGeometry, Windows
-from genesis.torch import activations, pooling
+from genesis.torch import activations, bridge, pooling
 from genesis.torch import conv_act as conv_act  # registers an op
 from genesis.torch import graph_ops as graph_ops  # registers another
 from genesis.torch.graph_norms import replace_group_norms
@@ -101,7 +101,9 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
     numbers = {node: number for number, node in enumerate(nodes)}
     outputs = [numbers[x] for node in graph.nodes if node.op == "output" for x in node.all_input_nodes]
     steps = [_step(node, numbers) for node in nodes]
-    chains, left = find_chains(steps, outputs, without_norm=True)
+    values = [_value(node.args[0]) for node, step in zip(nodes, steps, strict=True) if step.kind == CONV and node.args]
+    without_norm = any(bridge.activates(each) for each in values if isinstance(each, Tensor))
+    chains, left = find_chains(steps, outputs, without_norm)
     order = _Order(nodes)
     fusion = Fusion()
     for chain in chains:

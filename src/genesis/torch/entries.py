@@ -38,6 +38,7 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
+BY_PYTORCH = "on the CPU an activation without a norm is left to PyTorch"
 NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
@@ -116,6 +117,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
 
     def begin(self) -> None:
         self.active = True
+        self.left_on_cpu = False  # no longer active for that reason alone
         self.next = ""  # what followed its batch norm the last time: an activation, "add", "value"
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
@@ -149,6 +151,8 @@ class ConvEntry(_Entry[nn.Conv2d]):
             link = self._link(conv, given, weight, bias, settings)
             if link is not None:
                 return pending(link, 0)
+        elif self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
+            self.begin()  # from the next call on
         return type(conv)._conv_forward(conv, materialized(input), weight, bias)
 
     def _link(
@@ -229,8 +233,12 @@ class ConvEntry(_Entry[nn.Conv2d]):
         else:
             self.kinds = ("norm", "add")
 
+    def leave_on_cpu(self) -> None:
+        """An activation follows, with which nothing is won there."""
+        self.left_on_cpu, self.reason = True, BY_PYTORCH
+
     def stop(self, reason: str) -> None:
-        self.active, self.reason = False, reason
+        self.active, self.left_on_cpu, self.reason = False, False, reason
 
 
 class ConvCallEntry(ConvEntry):
@@ -243,6 +251,8 @@ class ConvCallEntry(ConvEntry):
         conv = self.original() if is_compiling() else self.owner()
         forward = type(conv).forward
         if is_compiling() or not self.active or type(input) not in (Tensor, Pending) or not nothing_intercepts():
+            if self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
+                self.begin()
             return forward(conv, materialized(input), *args, **kwargs)
         given, calls = materialize(input) if type(input) is Pending else input, self.calls
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from genesis.records import NormState
-from genesis.torch import activations
+from genesis.torch import activations, bridge
 from genesis.torch.links import NO_NORM, Computed, Link, versions_of_norm
 from genesis.torch.modes import are_current, are_current_for_guarded
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
@@ -301,6 +301,9 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
             return NOT_HERE
         if link.norm is not None:
             link.entry.is_shared = True
+            return NOT_HERE
+        if not bridge.activates(link.input):
+            link.entry.leave_on_cpu()
             return NOT_HERE
         y: Tensor | Computed | None = link.activate(activation, inplace)
     else:

@@ -9,8 +9,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from genesis.fusion import Fusion
+from genesis.torch import bridge
 from genesis.torch.activations import of_layer
-from genesis.torch.entries import FORWARD, NOTHING_FOLLOWS, ConvEntry, PoolEntry
+from genesis.torch.entries import BY_PYTORCH, FORWARD, NOTHING_FOLLOWS, ConvEntry, PoolEntry
 
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
 
@@ -88,6 +89,8 @@ def _of_convolution(
         return (name, *(names.get(kind, kind) for kind in entry.kinds)), ""
     if followers is not None:
         kinds = _kinds(followers)
+        if kinds and kinds[0][1] != "norm" and not bridge.activates(conv.weight):
+            return (name,), BY_PYTORCH
         if kinds:
             return (name, *(part for part, _ in kinds)), ""
         if followers and isinstance(followers[0][1], _OTHER_NORMS):

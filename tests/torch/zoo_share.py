@@ -2,8 +2,8 @@
 
 Each network takes two training steps on small pictures; what is fused on CUDA alone is fused too. A line per network,
 then the totals: the convolutions that are fused, those among them with an activation, and both as shares of the
-elements of all convolutions' outputs; at last the reasons of those that are left or fused without the activation that follows,
-the largest share first.
+elements of all convolutions' outputs; at last the reasons of those that are left or fused without the
+activation that follows, the largest share first.
 """
 
 from __future__ import annotations

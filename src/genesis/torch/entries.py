@@ -121,7 +121,6 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self.next = ""  # what followed its batch norm the last time: an activation, "add", "value"
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
-        self.calls = 0  # calls that were deferred
         self.is_shared = False  # its result was activated, and used once more
         self.kinds: tuple[str, ...] = ()  # of the layers fused with it
         self.norm = 0  # the id of its norm's parameter
@@ -184,7 +183,6 @@ class ConvEntry(_Entry[nn.Conv2d]):
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
         if source is not None:
             link.source = source
-        self.calls += 1
         if input.is_inference():  # it has no version counter
             if modes[:2] != (False, True):
                 return None
@@ -254,16 +252,18 @@ class ConvCallEntry(ConvEntry):
             if self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
                 self.begin()
             return forward(conv, materialized(input), *args, **kwargs)
-        given, calls = materialize(input) if type(input) is Pending else input, self.calls
+        given, deferred = materialize(input) if type(input) is Pending else input, False
 
         def defer(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> object:
-            if self.calls > calls:  # another one in the same forward
+            nonlocal deferred
+            link = None if deferred else self._link(conv, x, weight, bias, settings)  # one of the same forward
+            if link is None:
                 return NOT_HERE
-            link = self._link(conv, x, weight, bias, settings)
-            return NOT_HERE if link is None else pending(link, 0)
+            deferred = True
+            return pending(link, 0)
 
         result = plain(forward(conv, operand(given, defer), *args, **kwargs))
-        if self.calls == calls:
+        if not deferred:
             self.unfused += 1
             what = f"{type(conv).__name__} is a subclass of Conv2d that computes something else"
             self.reason = self.reason or what

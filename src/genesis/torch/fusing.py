@@ -31,7 +31,7 @@ _FORWARDS: dict[type[nn.Module], type[_Entry]] = {
 
 
 def fuse(model: nn.Module) -> nn.Module:
-    """Run convolution → batch norm (→ sum) → activation as one op wherever a model has that; on CUDA, without a norm too.
+    """Run convolution → batch norm (→ sum) → activation as one op wherever a model has that, on CUDA without norms too.
 
     Nothing is traced and no layer is replaced: the model's own code runs at each call. A convolution is deferred until
     that code uses its result: batch norm, a sum and an activation that follow run with it as one op, and before

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import genesis.torch
-from genesis.torch import prepared_act
+from genesis.torch import bridge, prepared_act
 from genesis.torch.prepared_act import Activated
 
 pytestmark = pytest.mark.usefixtures("cuda_kernels")
@@ -168,3 +168,19 @@ def test_choices_made_anew(went: dict[str, list[bool]]) -> None:
         step(fused, x)
         assert next(iter(fused[0].forward.guarded.activated.values())) is not first  # type: ignore[union-attr]
     assert all(went["run"])
+
+
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.BatchNorm2d(16)])
+def test_sizes_that_take_turns_are_prepared_once(norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a detector's head, which several feature maps share."""
+    made: list[str] = []
+    for name in ("prepare_activation", "prepare_inference"):
+        prepare = getattr(bridge, name)
+        monkeypatch.setattr(bridge, name, lambda *args, prepare=prepare, name=name: made.append(name) or prepare(*args))
+    plain = nn.Sequential(nn.Conv2d(16, 16, 1), norm, nn.ReLU()).to(memory_format=_LAST).eval()
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    sizes = [torch.randn(2, 16, size, size).to(memory_format=_LAST) for size in (3, 4, 5)]
+    with torch.no_grad():
+        for _ in range(5):
+            same([fused(x) for x in sizes], [plain(x) for x in sizes])
+    assert len(made) == len(sizes)

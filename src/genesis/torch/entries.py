@@ -41,6 +41,7 @@ _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 BY_PYTORCH = "on the CPU an activation without a norm is left to PyTorch"
 NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
 _PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
+_SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
 _before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
 
@@ -126,7 +127,8 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self.norm = 0  # the id of its norm's parameter
         self.taker = ""  # the function of other code that took what was computed
         self.reason = ""
-        self.guarded: GuardedConv | None = None
+        self.guarded: GuardedConv | None = None  # of the last call
+        self.seen: dict[tuple[Any, ...], GuardedConv] = {}  # of others, by the input's shape and order of memory
 
     def __call__(self, input: Tensor) -> Tensor:
         if is_compiling():
@@ -175,9 +177,15 @@ class ConvEntry(_Entry[nn.Conv2d]):
             self.reason = self.reason or "it has hooks"
             return None
         if not is_known:
-            known = self._guard(operands, strides, settings)
-            if known is None:
-                return None
+            key = (input.shape, strides, len(operands))
+            known = self.seen.get(key)
+            if known is None or not known.fits(operands, strides, settings):
+                known = self._guard(operands, strides, settings)
+                if known is None:
+                    return None
+                if len(self.seen) >= _SIZES:
+                    self.seen.clear()
+                self.seen[key] = known
             self.guarded = known
         assert known is not None
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)

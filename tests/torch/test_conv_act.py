@@ -169,3 +169,19 @@ def test_on_the_cpu_the_pair_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch)
     agree(theirs, ours, x, calls=4)
     assert genesis.torch.report(ours).left == [("c", entries.BY_PYTORCH), ("d", entries.BY_PYTORCH)]
     assert not ours.c.forward.active
+
+
+def test_reasons_name_what_follows() -> None:
+    class Joins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c, self.d, self.e = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([self.d(self.c(x)), self.e(x)], 1)
+
+    ours = genesis.torch.fuse(Joins().double())
+    for _ in range(3):
+        ours(images())
+    reasons = dict(genesis.torch.report(ours).left)
+    assert [reasons[name].rpartition(" ")[2] for name in "cde"] == ["conv2d", "cat", "cat"]

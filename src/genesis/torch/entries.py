@@ -147,7 +147,11 @@ class ConvEntry(_Entry[nn.Conv2d]):
         if self.active:
             given: Tensor | Computed = input
             if type(input) is Pending:
-                given = input.link if type(input.link) is Computed and input.value is None else materialize(input)
+                if type(input.link) is Computed and input.value is None:
+                    given = input.link
+                else:
+                    input.link.entry.taker = "conv2d"
+                    given = materialize(input)
             settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
             link = self._link(conv, given, weight, bias, settings)
             if link is not None:

@@ -65,9 +65,10 @@ class Pending(Tensor):
             result = handler(func, *args, **(kwargs or {}))
             if result is not NOT_HERE:
                 return result
-        for each in args:
-            if type(each) is Pending and each.stage < 3:
-                each.link.entry.taker = getattr(func, "__name__", "")
+        for arg in args:
+            for each in arg if type(arg) in (list, tuple) else (arg,):  # type: ignore[attr-defined]  # cat's list
+                if type(each) is Pending and each.stage < 3:
+                    each.link.entry.taker = getattr(func, "__name__", "")
         return func(*materialized(args), **materialized(kwargs or {}))
 
     # A sum that Python calls directly: three times as fast as by __torch_function__.

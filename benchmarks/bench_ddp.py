@@ -91,16 +91,16 @@ class Theirs(Loop):
         self, network: Network, batch: int, is_parallel: bool, arguments: argparse.Namespace, compiles: bool
     ) -> None:  # fmt: skip
         super().__init__(network, batch, is_parallel, arguments)
-        model: Any = network.theirs().to(self.device).to(memory_format=torch.channels_last)
+        model: Any = network.theirs().to(arguments.place).to(memory_format=torch.channels_last)
         if is_parallel:
-            devices = [torch.cuda.current_device()] if self.device == "cuda" else None
+            devices = [arguments.place] if self.device == "cuda" else None
             model = torch.nn.parallel.DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
         fused = True if self.device == "cuda" else None
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=fused)
         self.model: Any = torch.compile(model) if compiles else model
-        images = torch.randn(self.shape, device=self.device)
+        images = torch.randn(self.shape, device=arguments.place)
         self.images = images.to(memory_format=torch.channels_last)
-        self.labels = torch.randint(0, network.num_classes, (batch,), device=self.device)
+        self.labels = torch.randint(0, network.num_classes, (batch,), device=arguments.place)
         for _ in range(_WARM):
             self.step()
         self.wait()
@@ -223,13 +223,14 @@ def main() -> int:
         local = int(os.environ["LOCAL_RANK"])
         torch.cuda.set_device(local)
         genesis.cuda.set_device(local)
+        arguments.place = torch.device("cuda", local)
         torch.backends.cudnn.benchmark = True
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         machine |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     if os.environ["RANK"] != "0":
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     backend = "nccl" if on_cuda else "gloo"
-    torch.distributed.init_process_group(backend)
+    torch.distributed.init_process_group(backend, device_id=arguments.place if on_cuda else None)
     dist.init_process_group(backend)
     comparison = Comparison("bench_ddp", **machine)
     columns = f"network | batch a process | side | images/s, 1 | images/s, {dist.get_world_size()} | times one's"
@@ -255,6 +256,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    arguments.place = torch.device(arguments.device)  # PyTorch's models and images, of this rank
     arguments.alone = arguments.sides if arguments.alone is None else arguments.alone
     return arguments
 

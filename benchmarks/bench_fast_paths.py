@@ -139,8 +139,8 @@ def fast_paths() -> list[FastPath]:
         FastPath("Module.train: past __setattr__", "train() of 50 modules", code_without(
             nn_module.Module.train, 'self.__dict__["training"] = mode', "self.training = mode")),
         FastPath("Module.parameters: without making up names", "parameters() of 50 modules", code_without(
-            nn_module.Module.parameters, "_members(self._and_below(recurse), _parameters_of)",
-            '(each for _, each in self._named_members(_parameters_of, "", recurse, True))')),
+            nn_module.Module.parameters, "_members(self._and_below(recurse), parameters_of)",
+            '(each for _, each in self._named_members(parameters_of, "", recurse, True))')),
     ]  # fmt: skip
 
 

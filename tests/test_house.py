@@ -32,7 +32,7 @@ LIMITS = {
     "long files": Limit(0, 0),
     "long kernels": Limit(9, 10),
     "long functions": Limit(0, 0),
-    "functions of many parameters": Limit(22, 15),
+    "functions of many parameters": Limit(15, 15),
     "functions of F that return Any": Limit(0, 0),
     "methods of Tensor that return Any": Limit(0, 0),
     "forwards that return Any": Limit(0, 0),

@@ -101,9 +101,9 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
         "launch": ("launch",),
         "engine": ("engine",),
         "ops": (
-            "ops.activation", "ops.elementwise", "ops.indexing", "ops.interpolation", "ops.loss", "ops.norm",
-            "ops.optimizer", "ops.pointwise", "ops.pooling", "ops.random", "ops.reduction", "ops.softmax", "ops.sort",
-            "ops.storage",
+            "ops.activation", "ops.decomposition", "ops.elementwise", "ops.indexing", "ops.interpolation",
+            "ops.loss", "ops.norm", "ops.optimizer", "ops.pointwise", "ops.pooling", "ops.random", "ops.reduction",
+            "ops.softmax", "ops.sort", "ops.storage",
         ),
         "products": ("ops.matmul", "ops.attention", "ops.conv"),
         "fused": ("ops.conv_bn_relu", "ops.conv_bn_folded"),

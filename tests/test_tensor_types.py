@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import genesis
+from genesis import properties
 from genesis.errors import DTypeError
 from genesis.settings import override
 from genesis.tensor_types import NAMES
@@ -48,10 +49,32 @@ def test_types_on_a_gpu() -> None:
         genesis.ones(1).type("torch.QuaternionTensor")
 
 
+def test_the_sizes_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(properties, "_MOST_SIZES", 3)
+    monkeypatch.setattr(properties, "_sizes", {})
+    for size in range(10):
+        assert genesis.empty(size).shape == (size,)
+        assert len(properties._sizes) <= 3
+
+
+def test_what_an_op_or_backward_makes_does_not_run_the_constructor_of_a_subclass() -> None:
+    class Named(genesis.Tensor):
+        def __init__(self, name: str, values: list[float]) -> None:
+            super().__init__(values, requires_grad=True)
+            self.name = name
+
+    x = Named("x", [1.0, 2.0])
+    (x * x).sum().backward()
+    for made in (x * 2, x.detach(), x.grad, genesis.autograd.grad((x * x).sum(), x)[0]):
+        assert type(made) is Named
+        assert not hasattr(made, "name")
+
+
 def test_shapes_count() -> None:
     shape = genesis.ones(2, 3, 4).shape
     assert (shape.numel(), shape[1:].numel(), shape[-1], shape == (2, 3, 4)) == (24, 12, 4, True)
     assert isinstance(shape, genesis.Size)
     assert isinstance(genesis.ones(2).size(), genesis.Size)
     assert not isinstance((2, 3), genesis.Size)
+    assert shape is (genesis.ones(2, 3, 4) + 1).shape  # made once for each shape
     assert (str(shape), hash(shape), {shape: 1}[(2, 3, 4)]) == ("(2, 3, 4)", hash((2, 3, 4)), 1)

@@ -100,16 +100,19 @@ from genesis.functional.fractions import *
 from genesis.functional.joining import *
 from genesis.functional.linalg import *
 from genesis.functional.matrices import *
+from genesis.functional.numbers import *
 from genesis.functional.products import *
 from genesis.functional.quantiles import *
 from genesis.functional.reduction import *
 from genesis.functional.regions import *
+from genesis.functional.scattering import *
 from genesis.functional.searching import *
 from genesis.functional.selection import *
 from genesis.functional.sorting import *
 from genesis.functional.special import *
 from genesis.functional.stacking import *
 from genesis.functional.statistics import *
+from genesis.functional.strided import *
 from genesis.functional.transcendental import *
 from genesis.functional.trigonometry import *
 from genesis.functional.unary import *
@@ -122,7 +125,17 @@ from genesis.linalg import cholesky as cholesky
 from genesis.linalg import det as det
 from genesis.linalg import inverse as inverse
 from genesis.linalg import logdet as logdet
+from genesis.linalg import matrix_exp as matrix_exp
 from genesis.linalg import slogdet as slogdet
+from genesis.linalg.older import adjoint as adjoint
+from genesis.linalg.older import cholesky_inverse as cholesky_inverse
+from genesis.linalg.older import cholesky_solve as cholesky_solve
+from genesis.linalg.older import lu_solve as lu_solve
+from genesis.linalg.older import lu_unpack as lu_unpack
+from genesis.linalg.older import pinverse as pinverse
+from genesis.linalg.older import qr as qr
+from genesis.linalg.older import svd as svd
+from genesis.linalg.older import triangular_solve as triangular_solve
 from genesis.ndarray import Device as Device
 from genesis.precision import float32_precision as float32_precision
 from genesis.precision import get_float32_precision as get_float32_precision

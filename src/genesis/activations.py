@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis.errors import describe
 
@@ -65,7 +65,7 @@ def is_known_by_result(text: str) -> bool:
     return name in _BY_RESULT or (name == "leaky_relu" and number is not None and number > 0.0)
 
 
-def checked(op: str, text: Any) -> str | None:
+def checked(op: str, text: str | None) -> str | None:
     """An op's argument `activation` in its one form; None, which stands for none, as it is.
 
     Raises: ValueError: it is no activation.

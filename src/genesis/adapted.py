@@ -28,6 +28,11 @@ def where(self: Tensor, condition: Tensor, other: Tensor | Number) -> Tensor:
     return F.where(condition, self, other)
 
 
+def polygamma(self: Tensor, n: int) -> Tensor:
+    """The n-th derivative of ψ. See `F.polygamma`."""
+    return F.polygamma(n, self)
+
+
 def rsub(self: Tensor, other: Number) -> Tensor:
     return F.sub(other, self)
 

@@ -24,7 +24,7 @@ from genesis.interop import read_torch
 from genesis.ndarray import CPU, Device, NDArray
 from genesis.tensor import Tensor
 
-MapLocation: TypeAlias = str | Device | Mapping[str, str | Device] | Callable[..., object] | None
+MapLocation: TypeAlias = str | Device | Mapping[str, str | Device] | Callable[[object, str], object] | None
 
 FORMAT = 1
 _TREE, _FORMAT = "genesis.tree", "genesis.format"  # our entries in the file's metadata
@@ -228,7 +228,7 @@ class _Packer:
         return name
 
 
-def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _unpack(value: object, tensors: dict[str, Tensor]) -> object:
     """The state that _Packer.pack turned into JSON."""
     if isinstance(value, list):
         return [_unpack(item, tensors) for item in value]

@@ -89,7 +89,7 @@ def as_tensor(data: npt.ArrayLike | Sequence[object], dtype: DType | None = None
     return tensor(data, dtype=dtype, device=device)
 
 
-def from_numpy(ndarray: np.ndarray) -> Tensor:
+def from_numpy(ndarray: HostArray) -> Tensor:
     """Share the memory of a NumPy array; read-only memory is copied.
 
     Args:

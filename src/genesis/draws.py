@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeVarTuple
 
 from genesis import dtypes
 from genesis.autograd import Tensor
@@ -16,6 +16,8 @@ from genesis.ndarray import NDArray
 
 if TYPE_CHECKING:
     from genesis.generator import Generator
+
+Ts = TypeVarTuple("Ts")
 
 LARGEST = 1.0 - 2.0**-24  # below 1, so that the logarithm of what is left stays finite
 
@@ -156,7 +158,7 @@ class Draws(InPlace):
             raise ValueError(describe("random_", "to", f"more than from_ ({from_})", to))
         return self._draw("random_", generator, _integers, from_, to)
 
-    def _draw(self, op: str, generator: Generator | None, fill: Callable[..., Tensor], *args: object) -> Self:
+    def _draw(self, op: str, generator: Generator | None, fill: Callable[[Tensor, *Ts], Tensor], *args: *Ts) -> Self:
         with _drawing(op, generator, self):
             return self._change(fill, *args)
 
@@ -194,7 +196,7 @@ def _drawn(target: Tensor, op: Literal["rand", "randn"], scale: float, shift: fl
 
 
 @overwrites("rand")
-def _by_quantiles(target: Tensor, quantile: Callable[[Any], Tensor]) -> Tensor:
+def _by_quantiles(target: Tensor, quantile: Callable[[Tensor], Tensor]) -> Tensor:
     """Draws from the distribution with this quantile function, of u in (0, 1)."""
     array = target.array
     wide = array.dtype if array.dtype in (dtypes.float32, dtypes.float64) else dtypes.float32

@@ -62,6 +62,7 @@ bool_ = DType("bool", 1, BOOL)
 
 ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
 BY_NAME = {dtype.name: dtype for dtype in ALL}
+OF_LIBRARIES: dict[object, DType] = {}  # a library's own dtype → ours: entered by the backend that computes with it
 
 _default = float32
 

@@ -47,6 +47,10 @@ class DistributedError(GenesisError, RuntimeError):
     """A collective call that cannot be made: ranks disagree, one has died, one did not come in time."""
 
 
+class LinAlgError(GenesisError, RuntimeError):
+    """A matrix that is singular, or not positive definite, or whose decomposition does not converge."""
+
+
 class MissingNameError(GenesisError, AttributeError):
     """A name of PyTorch's that Genesis lacks, used by code that was written for PyTorch."""
 

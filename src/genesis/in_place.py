@@ -268,6 +268,11 @@ class InPlace(Methods):
     baddbmm_ = _by(F.baddbmm)
     scatter_ = _by(F.scatter)
     scatter_add_ = _by(F.scatter_add)
+    scatter_reduce_ = _by(F.scatter_reduce)
+    gcd_ = _by(F.gcd)
+    lcm_ = _by(F.lcm)
+    polygamma_ = _by(Methods.polygamma)
+    index_reduce_ = _by(F.index_reduce)
     index_put_ = F.index_put_
 
     # --- another shape on the same memory -----------------------------------------------------------------------------

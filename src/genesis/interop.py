@@ -133,7 +133,7 @@ def load_torch(path: Source, device: str | Device | None = None) -> Any:
         return read_torch(name, file, CPU if device is None else Device(device))
 
 
-def read_torch(path: str, file: BinaryIO, device: Device) -> Any:
+def read_torch(path: str, file: BinaryIO, device: Device) -> object:
     """Read what torch.save() wrote to a file that is open; path is its name in messages. See load_torch."""
     import torch
 
@@ -176,7 +176,7 @@ def _check_archive(path: str, file: BinaryIO) -> None:
     file.seek(0)
 
 
-def _from_torch_tree(value: Any, path: str, device: Device, known: dict[int, Any]) -> Any:
+def _from_torch_tree(value: object, path: str, device: Device, known: dict[int, Tensor]) -> object:
     """value with its tensors as Genesis'; one that occurs several times stays one."""
     import torch
 

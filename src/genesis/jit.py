@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
 from typing import Final as Final
 from typing import NoReturn, TypeVar
 
@@ -104,7 +103,7 @@ def isinstance(obj: object, target_type: type | tuple[type, ...]) -> bool:
     return builtins.isinstance(obj, target_type)
 
 
-def trace(func: Callable[..., object], *args: object, **options: object) -> NoReturn:
+def trace(func: object, *args: object, **options: object) -> NoReturn:
     """Refuse: `genesis.export.onnx` writes a model to a file, `genesis.compile` makes it faster.
 
     Args:

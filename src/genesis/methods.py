@@ -12,6 +12,7 @@ from genesis.adapted import (
     expand_as,
     flip,
     permute,
+    polygamma,
     rdiv,
     repeat,
     reshape,
@@ -38,6 +39,7 @@ from genesis.adapted import (
     view_as,
     where,
 )
+from genesis.linalg import older
 from genesis.properties import Properties
 
 
@@ -274,6 +276,13 @@ class Methods(Properties):
     take_along_dim = F.take_along_dim
     scatter = F.scatter
     scatter_add = F.scatter_add
+    scatter_reduce = F.scatter_reduce
+    as_strided = F.as_strided
+    gcd = F.gcd
+    lcm = F.lcm
+    logcumsumexp = F.logcumsumexp
+    polygamma = polygamma
+    index_reduce = F.index_reduce
     masked_fill = F.masked_fill
     masked_select = F.masked_select
     sort = F.sort
@@ -315,6 +324,15 @@ class Methods(Properties):
     slogdet = linalg.slogdet
     inverse = linalg.inv
     cholesky = linalg.cholesky
+    matrix_exp = linalg.matrix_exp
+    adjoint = older.adjoint
+    cholesky_inverse = older.cholesky_inverse
+    cholesky_solve = older.cholesky_solve
+    lu_solve = older.lu_solve
+    pinverse = older.pinverse
+    qr = older.qr
+    svd = older.svd
+    triangular_solve = older.triangular_solve
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,24 +51,27 @@ def set_printoptions(
     global _options
     if profile is not None and profile not in PROFILES:
         raise ValueError(describe("set_printoptions", "profile", ", ".join(PROFILES), repr(profile)))
-    given: dict[str, Any] = {
-        "precision": precision,
-        "threshold": threshold,
-        "edgeitems": edgeitems,
-        "linewidth": linewidth,
-    }
     base = _options if profile is None else PROFILES[profile]
-    _options = replace(base, sci_mode=sci_mode, **{name: value for name, value in given.items() if value is not None})
+    _options = Options(
+        base.precision if precision is None else precision,
+        base.threshold if threshold is None else threshold,
+        base.edgeitems if edgeitems is None else edgeitems,
+        base.linewidth if linewidth is None else linewidth,
+        sci_mode,
+    )
 
 
 def text_of(values: HostArray, prefix: str) -> str:
     """The elements as text, to stand behind prefix."""
-    options = asdict(_options)
-    sci_mode = options.pop("sci_mode")
-    options["threshold"] = min(options["threshold"], 2**62)
-    formatter: Any = None
-    if sci_mode is not None:
-        form = f".{options['precision']}{'e' if sci_mode else 'f'}"
-        formatter = {"float_kind": lambda value: format(value, form)}
-    options["max_line_width"] = options.pop("linewidth")
-    return np.array2string(values, separator=", ", prefix=prefix, formatter=formatter, **options)
+    options = _options
+    form = f".{options.precision}{'e' if options.sci_mode else 'f'}"
+    return np.array2string(
+        values,
+        max_line_width=options.linewidth,
+        precision=options.precision,
+        separator=", ",
+        prefix=prefix,
+        formatter=None if options.sci_mode is None else {"float_kind": lambda value: format(value, form)},
+        threshold=int(min(options.threshold, 2**62)),
+        edgeitems=options.edgeitems,
+    )

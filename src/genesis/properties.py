@@ -10,7 +10,15 @@ from genesis.dtypes import DType
 from genesis.ndarray import Device
 from genesis.shapes import Shape, Size
 
-_size = tuple.__new__  # a third of the time of a call of Size
+_MOST_SIZES = 4096
+_sizes: dict[Shape, Size] = {}  # made once for each shape: as long as it is looked up, a Size costs next to nothing
+
+
+def _size_of(shape: Shape) -> Size:
+    """The Size of a shape that has none yet."""
+    if len(_sizes) >= _MOST_SIZES:
+        _sizes.clear()
+    return _sizes.setdefault(shape, tuple.__new__(Size, shape))
 
 
 class Properties(Variable):
@@ -19,7 +27,11 @@ class Properties(Variable):
     @property
     def shape(self) -> Size:
         """Sizes of the dimensions."""
-        return _size(Size, self.array.shape)
+        shape = self.array.shape
+        try:
+            return _sizes[shape]
+        except KeyError:
+            return _size_of(shape)
 
     @property
     def dtype(self) -> DType:
@@ -34,7 +46,7 @@ class Properties(Variable):
     @property
     def ndim(self) -> int:
         """Number of dimensions."""
-        return self.array.ndim
+        return len(self.array.shape)
 
     @property
     def _version(self) -> int:
@@ -48,12 +60,12 @@ class Properties(Variable):
     @property
     def is_cuda(self) -> bool:
         """Whether the memory is a CUDA device's."""
-        return self.device.type == "cuda"
+        return self.array.device.type == "cuda"
 
     @property
     def itemsize(self) -> int:
         """Bytes of an element."""
-        return self.dtype.itemsize
+        return self.array.dtype.itemsize
 
     @overload
     def size(self, dim: None = None) -> Size: ...
@@ -106,7 +118,7 @@ class Properties(Variable):
     @property
     def is_cpu(self) -> bool:
         """Whether the memory is the host's."""
-        return self.device.type == "cpu"
+        return self.array.device.type == "cpu"
 
     def is_complex(self) -> bool:
         """False: there are no complex tensors."""

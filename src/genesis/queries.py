@@ -6,7 +6,7 @@ import numpy as np
 
 from genesis import dtypes
 from genesis.creation import DeviceLike, tensor
-from genesis.dtypes import DType, Number
+from genesis.dtypes import DType, HostArray, Number
 from genesis.errors import ShapeError, describe
 from genesis.ndarray import NDArray
 from genesis.tensor import Tensor
@@ -134,9 +134,7 @@ def _size(op: str, size: int) -> int:
     return size
 
 
-def _indices(
-    op: str, found: tuple[np.ndarray, np.ndarray], col: int, dtype: DType | None, device: DeviceLike
-) -> Tensor:
+def _indices(op: str, found: tuple[HostArray, HostArray], col: int, dtype: DType | None, device: DeviceLike) -> Tensor:
     if col < 0:
         raise ShapeError(describe(op, "col", "at least 0", col))
     return tensor(np.stack(found).astype(np.int64), dtype=dtype or dtypes.int64, device=device)

@@ -28,6 +28,16 @@ class ConvGeometry(NamedTuple):
     groups: int
 
 
+class ConvSettings(NamedTuple):
+    """The geometry of a convolution as `F.conv2d` takes it: a number holds for both dimensions, padding may be "same"
+    or "valid"."""
+
+    stride: int | tuple[int, ...] = 1
+    padding: int | tuple[int, ...] | str = 0
+    dilation: int | tuple[int, ...] = 1
+    groups: int = 1
+
+
 class Windows(NamedTuple):
     """The windows of a pooling. ceil_mode: those too that begin inside and end outside."""
 
@@ -52,8 +62,8 @@ class NormOptions(NamedTuple):
     """The settings of a batch norm. training: normalize by the statistics of the batch, else by the running ones."""
 
     training: bool
-    momentum: float
-    eps: float
+    momentum: float = 0.1
+    eps: float = 1e-5
 
 
 class BegunConvNorm(NamedTuple, Generic[A]):

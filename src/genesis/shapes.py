@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from typing import SupportsIndex, overload
+from typing import SupportsIndex, TypeAlias, overload
 
 from genesis.errors import ShapeError, describe
 
 Shape = tuple[int, ...]
+Slice: TypeAlias = "slice[SupportsIndex | None, SupportsIndex | None, SupportsIndex | None]"
 
 
 class Size(tuple[int, ...]):
@@ -35,8 +36,8 @@ class Size(tuple[int, ...]):
     @overload
     def __getitem__(self, index: SupportsIndex) -> int: ...
     @overload
-    def __getitem__(self, index: slice) -> Size: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> int | Size:
+    def __getitem__(self, index: Slice) -> Size: ...
+    def __getitem__(self, index: SupportsIndex | Slice) -> int | Size:
         found = _item(self, index)
         return _size(Size, found) if index.__class__ is slice else found  # type: ignore[arg-type,return-value]
 

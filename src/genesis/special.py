@@ -14,6 +14,7 @@ from genesis.functional import logit as logit
 from genesis.functional import logsumexp as logsumexp
 from genesis.functional import mvlgamma as multigammaln
 from genesis.functional import ndtr as ndtr
+from genesis.functional import polygamma as polygamma
 from genesis.functional import round as round
 from genesis.functional import sigmoid as expit
 from genesis.functional import sinc as sinc
@@ -23,7 +24,7 @@ from genesis.functional import xlogy as xlogy
 
 __all__ = [
     "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "log1p", "log_softmax", "logit",
-    "logsumexp", "multigammaln", "ndtr", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
+    "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
 ]  # fmt: skip
 
 psi = digamma

@@ -70,7 +70,7 @@ class Tensor(Draws):
     """
 
     def __init__(
-        self, *data: Any, requires_grad: bool = False, device: Device | str | None = None
+        self, *data: object, requires_grad: bool = False, device: Device | str | None = None
     ) -> None:  # fmt: skip
         """Make, as PyTorch's Tensor does, an uninitialised tensor of some sizes, or the values of a sequence.
 

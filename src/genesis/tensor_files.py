@@ -12,7 +12,7 @@ import os
 import reprlib
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypedDict
 
 import numpy as np
 import safetensors
@@ -29,7 +29,16 @@ _FILE_NAMES = {
 }  # fmt: skip
 _FROM_FILE = {name: dtype for dtype, name in _FILE_NAMES.items()}
 
-Header = dict[str, Any]  # JSON: of each tensor dtype, shape and data_offsets
+
+class Entry(TypedDict):
+    """The JSON of a tensor."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
+Header = dict[str, Entry]
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -40,14 +49,14 @@ def header_of(tensors: Mapping[str, NDArray], notes: Mapping[str, str]) -> tuple
 
     Raises: ValueError: the header would be longer than readers accept.
     """
-    header: Header = {"__metadata__": notes}
+    header: Header = {}
     # Wide elements first, so that every tensor starts at a multiple of its element size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     end = 0
     for name, array in ordered:
         start, end = end, end + array.numel * array.dtype.itemsize
         header[name] = {"dtype": _FILE_NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
+    text = json.dumps({"__metadata__": notes, **header}).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise ValueError(
@@ -109,7 +118,7 @@ def read_tensors(path: str | os.PathLike[str], file: BinaryIO, header: Header, s
         begin, end = entry["data_offsets"]
         file.seek(start + begin)
         try:
-            values = np.empty(end - begin, np.uint8)
+            values: HostArray = np.empty(end - begin, np.uint8)
         except MemoryError:
             size = f"{(end - begin) / 1e9:.1f} GB"
             raise OutOfMemoryError(f"{path}: not enough memory for tensor {reprlib.repr(name)} of {size}") from None

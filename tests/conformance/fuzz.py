@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from genesis import backends, dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.runtime.array import DeviceArray
-from tests.conformance import fuzz_networks, fuzz_ops  # noqa: F401  (they fill OPS)
+from tests.conformance import fuzz_decompositions, fuzz_networks, fuzz_ops  # noqa: F401  (they fill OPS)
 from tests.conformance.fuzz_draw import OPS, Call, Draw
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}

@@ -16,6 +16,7 @@ import torch.nn.functional as TF
 
 import genesis
 import genesis.nn.functional as GF
+from genesis.records import ConvSettings, NormOptions, NormState
 from genesis.settings import override
 from tests.conformance import opinfo, surface
 from tests.conformance.harness import distances, find
@@ -95,7 +96,8 @@ def batch_norm(space: Any, training: bool) -> Callable[..., Any]:
 
 
 def fused(x: Any, weight: Any, gamma: Any, beta: Any, residual: Any) -> Any:
-    return GF.conv_bn_relu(x, weight, None, gamma, beta, None, None, training=True, padding=1, residual=residual)
+    norm, options = NormState(gamma, beta, None, None), NormOptions(training=True)
+    return GF.conv_bn_relu(x, weight, None, norm, options, ConvSettings(padding=1), residual)
 
 
 def layers(x: Any, weight: Any, gamma: Any, beta: Any, residual: Any) -> Any:

@@ -403,3 +403,23 @@ def refused(rank: int, size: int, calls: list[dict[str, Any]]) -> str:
         assert total.tolist() == [size, size]
         return str(error)
     raise AssertionError("no error")
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+
+def objects(rank: int, size: int) -> None:
+    """Objects and sums arrive where they should, and only there."""
+    every: list[Any] = [None] * size
+    dist.all_gather_object(every, {"rank": rank, "x": np.full(2, rank)})
+    assert [each["rank"] for each in every] == list(range(size))
+    assert [each["x"].tolist() for each in every] == [[number, number] for number in range(size)]
+    at_last: list[Any] | None = [None] * size if rank == size - 1 else None
+    dist.gather_object((rank, "ä" * rank), at_last, dst=size - 1)
+    assert at_last == ([(number, "ä" * number) for number in range(size)] if rank == size - 1 else None)
+    given = ["first", {1, 2}] if rank == 1 else [None, None]
+    dist.broadcast_object_list(given, src=1)
+    assert given == ["first", {1, 2}]
+    x = genesis.full((3,), float(rank + 1))
+    dist.reduce(x, dst=1)
+    assert x.tolist() == [sum(range(1, size + 1)) if rank == 1 else rank + 1.0] * 3

@@ -25,6 +25,17 @@ def test_four_ranks_match_torch(four_ranks: Ranks) -> None:
     four_ranks.run("fuzz.run", seed=0, count=40)
 
 
+def test_objects(two_ranks: Ranks) -> None:
+    two_ranks.run("objects")
+
+
+def test_objects_that_are_refused(alone: None) -> None:
+    with pytest.raises(ValueError, match=r"^gather_object: argument 'dst': expected a rank from 0 to 0, got 1"):
+        dist.gather_object(1, [None], dst=1)
+    with pytest.raises(ValueError, match=r"^all_gather_object: argument 'object_list': expected a list of 1, got 2"):
+        dist.all_gather_object([None, None], 1)
+
+
 def test_a_simulated_device_goes_by_the_host(two_ranks: Ranks) -> None:
     two_ranks.run("fuzz.run", seed=1, count=15, device="cuda")
 

@@ -18,16 +18,19 @@ import os
 import signal
 import sys
 import time
+import torch
 import genesis
 from genesis import distributed as dist
 from tests.distributed import captured, programs
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(rank)
 genesis.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl", timeout=60)
 """
 END = """
 dist.barrier()
+assert torch.cuda.current_device() == rank  # PyTorch's, which another context would change
 dist.destroy_process_group()
 print("rank", rank, "is done")
 """

@@ -12,6 +12,19 @@ from genesis import nn
 from genesis.tensor import Tensor
 
 NORMS = (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d)
+FUSED = (
+    "relu",
+    "relu6",
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "hardswish",
+    "hardsigmoid",
+    "sigmoid",
+    "tanh",
+    "mish",
+    "leaky_relu(0.2)",
+)
 ImagePart = Callable[[random.Random, int], tuple[nn.Module, int]]  # channels → the part, and its channels
 
 
@@ -79,7 +92,8 @@ def activation(rng: random.Random) -> nn.Module:
     kinds: list[Callable[[], nn.Module]] = [
         nn.ReLU, lambda: nn.ReLU(inplace=True), nn.ReLU6, nn.LeakyReLU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid, nn.GELU,
         lambda: nn.GELU(approximate="tanh"), nn.Sigmoid, nn.Tanh, nn.ELU, nn.Softplus, nn.Mish, nn.Identity,
-        lambda: nn.Hardtanh(-0.5, 0.7), lambda: nn.Dropout(0.3),
+        lambda: nn.Hardtanh(-0.5, 0.7), lambda: nn.Dropout(0.3), nn.CELU, nn.SELU, nn.LogSigmoid, nn.Softsign,
+        lambda: nn.Softshrink(0.05), nn.PReLU,
     ]  # fmt: skip
     return rng.choice(kinds)()
 
@@ -89,6 +103,8 @@ def norm(rng: random.Random, channels: int) -> nn.Module:
         lambda: nn.BatchNorm2d(channels), lambda: nn.BatchNorm2d(channels), nn.Identity,
         lambda: nn.BatchNorm2d(channels, affine=False),
         lambda: nn.GroupNorm(2 if channels % 2 == 0 else 1, channels),
+        lambda: nn.GroupNorm(rng.choice((1, channels)), channels, affine=rng.random() < 0.5),
+        lambda: nn.GroupNormAct(2 if channels % 2 == 0 else 1, channels, activation=rng.choice(FUSED)),
         lambda: nn.InstanceNorm2d(channels, affine=rng.random() < 0.5),
     ]  # fmt: skip
     return rng.choice(kinds)()
@@ -106,7 +122,42 @@ def conv(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
 
 def fused_conv(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
     after = rng.randint(1, 8)
-    return nn.ConvBNReLU(channels, after, rng.choice((1, 3)), padding=1, activation=rng.choice(("relu", None))), after
+    groups = rng.choice([n for n in (1, channels) if after % n == 0])
+    options: dict[str, Any] = {"padding": 1, "groups": groups, "activation": rng.choice((*FUSED, "relu", None))}
+    return nn.ConvBNReLU(channels, after, rng.choice((1, 3)), **options), after
+
+
+def separable(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
+    """Expanded, convolved by channel, gated, and projected; a norm of that, nearly constant, would amplify rounding."""
+    wide, after = channels * rng.choice((1, 2, 4)), rng.randint(1, 8)
+    kernel, stride = rng.choice((3, 5)), rng.choice((1, 1, 2))
+    depthwise = nn.Conv2d(wide, wide, kernel, stride, kernel // 2, groups=wide, bias=rng.random() < 0.3)
+    gate, _ = squeeze_and_excite(rng, wide)
+    return nn.Sequential(
+        nn.Conv2d(channels, wide, 1, bias=False), norm(rng, wide), activation(rng), depthwise, norm(rng, wide),
+        activation(rng), gate, nn.Conv2d(wide, after, 1),
+    ), after  # fmt: skip
+
+
+def attention(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
+    """Attention between the pixels, or along the rows."""
+    heads = rng.choice([n for n in (1, 2, 4) if channels % n == 0])
+    layer = nn.MultiheadAttention(channels, heads, batch_first=True, bias=rng.random() < 0.5)
+    half = nn.AvgPool2d(4)
+
+    def between(x: Tensor, layer: nn.Module, half: nn.Module) -> Tensor:
+        small = half(x)
+        tokens = small.flatten(2).transpose(1, 2)
+        seen = layer(tokens, tokens, tokens, need_weights=False)[0].transpose(1, 2).reshape(small.shape)
+        return x + F.interpolate(seen, size=x.shape[2:])
+
+    def along(x: Tensor, layer: nn.Module, half: nn.Module) -> Tensor:
+        n, c, h, w = x.shape
+        rows = x.permute(0, 2, 3, 1).reshape(n * h, w, c)
+        return x + layer(rows, rows, rows)[0].reshape(n, h, w, c).permute(0, 3, 1, 2)
+
+    name, function = rng.choice((("attention", between), ("rows", along)))
+    return Step(name, function, layer, half), channels
 
 
 def residual(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
@@ -139,12 +190,15 @@ def branches(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
 
 
 def resized(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
-    mode = rng.choice(("nearest", "bilinear"))
+    mode = rng.choice(("nearest", "bilinear", "bicubic", "nearest-exact"))
     corners = rng.random() < 0.5 if mode == "bilinear" else None
     factor = rng.choice((2, 0.5, 1.5))
     how: dict[str, Any] = {"mode": mode, "align_corners": corners}
     if rng.random() < 0.5:
-        return Step(f"by {factor}", lambda x: F.interpolate(x, scale_factor=factor, **how)), channels
+        # Corners that stay in place make the other places round, by 1e-5 of a steep slope.
+        smooth = nn.AvgPool2d(3, 1, 1) if corners else nn.Identity()
+        enlarged = Step(f"by {factor}", lambda x, smooth: F.interpolate(smooth(x), scale_factor=factor, **how), smooth)
+        return enlarged, channels
     half = nn.MaxPool2d(2)
     return Step("as before", lambda x, half: x + F.interpolate(half(x), size=x.shape[2:], **how), half), channels
 
@@ -152,8 +206,11 @@ def resized(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
 def pooled(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
     kernel, stride, padding = rng.choice((2, 3)), rng.choice((1, 2)), rng.choice((0, 1))
     ceil = rng.random() < 0.3
+    divisor = rng.choice((None, None, 3))
     kinds: list[Callable[[], nn.Module]] = [
         lambda: nn.MaxPool2d(kernel, stride, padding, ceil_mode=ceil),
+        lambda: nn.AvgPool2d(kernel, stride, padding, ceil, divisor_override=divisor),
+        lambda: nn.LPPool2d(2, kernel, stride, ceil),
         lambda: nn.AvgPool2d(kernel, stride, padding, ceil, count_include_pad=rng.random() < 0.5),
     ]  # fmt: skip
     return nn.Sequential(nn.ZeroPad2d(1), rng.choice(kinds)()), channels
@@ -184,6 +241,11 @@ def rearranged(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
         "sums": lambda x: x.cumsum(2) / 8, "powers": lambda x: (x.abs() + 0.5) ** 1.5,
         "standard": lambda x: (x - x.mean((1, 2, 3), keepdim=True)) / (x.std((1, 2, 3), keepdim=True) + 1),
         "folded": lambda x: F.pixel_shuffle(F.pixel_unshuffle(F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)), 2), 2),
+        "shuffle": lambda x: F.channel_shuffle(x, 2) if channels % 2 == 0 else x, "cropped": lambda x: x[:, :, 1:, :-2],
+        "highest": lambda x: x.cummax(1)[0] + x.topk(1, 1)[0], "unit": lambda x: F.normalize(x + 2, dim=1),
+        "gated": lambda x: F.glu(genesis.cat([x, x.flip(1)], 1), 1),
+        "dense": lambda x: x + genesis.einsum("nchw,ncxw->nhx", x, x).mean() / 100,
+        "unfolded": lambda x: F.fold(F.unfold(x, 3, padding=1), x.shape[2:], 3, padding=1) / 9,
         "clamped": lambda x: x.clamp(-1, 1).neg().exp(), "normed": lambda x: x / (x.norm(dim=1, keepdim=True) + 1),
     }  # fmt: skip
     if rng.random() < 0.15:
@@ -196,7 +258,8 @@ def rearranged(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
 
 ENLARGING: tuple[ImagePart, ...] = (transposed, resized)
 IMAGE_PARTS: tuple[ImagePart, ...] = (
-    conv, conv, fused_conv, residual, transposed, squeeze_and_excite, branches, resized, pooled, rearranged, rearranged
+    conv, conv, fused_conv, fused_conv, separable, residual, transposed, squeeze_and_excite, branches, resized, pooled,
+    rearranged, rearranged, attention,
 )  # fmt: skip
 
 

@@ -11,32 +11,29 @@ from tests.export import samples
 # Names whose samples are all refused, and a word of the reason; of others, some may be.
 REFUSED = {
     "masked_select": "shape depends on values|reads values",
-    "linalg.matrix_power": "reads values",
     "logspace": "reads values",
-    "masked_scatter": "shape depends on values",
+    "nextafter": "no translation",
     "unique": "shape depends on values",
     "unique_consecutive": "shape depends on values",
 } | dict.fromkeys(
     (
-        "cummax", "cummin", "cumprod", "digamma", "erfinv", "histc", "index_fill", "lgamma", "mvlgamma", "nextafter",
-        "polygamma",
+        "cholesky_inverse", "cholesky_solve", "linalg.cond", "linalg.det", "linalg.lstsq", "linalg.lu",
+        "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.slogdet", "linalg.tensorinv", "linalg.tensorsolve",
+        "logdet", "lu_unpack", "matrix_exp",
     ),
-    "no translation",
+    "no translation|reads values",
 )  # fmt: skip
 SOME_REFUSED = {
     "narrow": "reads values",
+    "linalg.vander": "no translation",
+    "linalg.matrix_power": "no translation",
+    "scatter_reduce": "no translation",
+    "index_reduce": "no translation",
     "__getitem__": "shape depends on values",
-    "index_add": "0-d",
     "index_put": "shape depends on values",
-    "scatter": "0-d",
-    "scatter_add": "0-d",
-    "nonzero": "0-d|shape depends on values",
+    "nonzero": "shape depends on values",
     "nn.functional.batch_norm": "running statistics",
     "nn.functional.instance_norm": "running statistics|no translation",
-    "nn.functional.avg_pool2d": "divisor_override",
-    "nn.functional.adaptive_max_pool2d": "windows of several sizes",
-    "nn.functional.adaptive_max_pool1d": "windows of several sizes",
-    "nn.functional.gaussian_nll_loss": "reads values",  # to refuse negative variances
     "nn.functional.one_hot": "reads values",
     "nn.functional.embedding_bag": "reads values",
     "nn.functional.dropout": "random",
@@ -44,6 +41,9 @@ SOME_REFUSED = {
 } | REFUSED
 NO_KERNEL = {"bfloat16"}  # ONNX Runtime's results in bfloat16 have no NumPy dtype
 NO_SAMPLES = {  # with floating operands, among the small ones that are not empty
+    "gcd", "lcm", "linalg.cholesky_ex", "linalg.eigh", "linalg.eigvalsh", "linalg.inv_ex", "linalg.lu_solve",
+    "linalg.matrix_rank", "linalg.pinv", "linalg.qr", "linalg.solve_ex", "linalg.svd", "linalg.svdvals",
+    "lu_solve", "pinverse", "qr", "svd", "triangular_solve",
     "__rand__", "__ror__", "__rxor__", "bincount", "bitwise_left_shift", "bitwise_right_shift", "broadcast_shapes",
     "cat", "cholesky", "nn.functional.ctc_loss", "nn.functional.fractional_max_pool2d",
     "linalg.cholesky", "linalg.inv", "linalg.multi_dot", "linalg.solve", "linalg.solve_triangular",

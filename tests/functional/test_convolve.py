@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,31 @@ def test_into(device: str) -> None:
     torch.testing.assert_close(out.cpu().to_torch(), TF.conv_transpose2d(x, v, b, 2), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("stride", "padding", "output_padding", "dilation"),
+    [(2, 0, (1, 0), 1), ((3, 1), 1, (2, 1), 2), (1, (2, 0), 0, 1), (3, 2, (0, 2), 1)],
+)
+def test_the_shape_of_out_determines_the_output_padding(
+    stride: Any, padding: Any, output_padding: Any, dilation: int
+) -> None:
+    x, w = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 2)
+    expected = TF.conv_transpose2d(x, w, None, stride, padding, output_padding, 1, dilation)
+    out = genesis.zeros(*expected.shape)
+    genesis.transposed_conv_into(out, *placed(x, w, device="cpu"), stride=stride, padding=padding, dilation=dilation)
+    torch.testing.assert_close(out.to_torch(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "nearest"),
+    [((2, 3, 20, 12), (2, 3, 12, 12)), ((2, 3, 1, 13), (2, 3, 11, 13)), ((3, 11, 12), (2, 3, 11, 12)), ((7,), None)],
+)
+def test_shapes_that_no_output_padding_gives(shape: tuple[int, ...], nearest: tuple[int, ...] | None) -> None:
+    x, w = genesis.ones(2, 4, 5, 6), genesis.ones(4, 3, 3, 2)
+    expected = re.escape(f"expected shape {nearest or (2, 3, 11, 12)}, got {shape}")
+    with pytest.raises(ShapeError, match=f"transposed_conv_into: argument 'out': {expected}"):
+        genesis.transposed_conv_into(genesis.zeros(*shape), x, w, stride=2)
+
+
 @pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": (1, 2)}, {"padding": "same"}, {"dilation": 2}])
 @pytest.mark.parametrize("shape", [(9, 8), (3, 9, 8), (2, 3, 9, 8)])
 def test_output_shapes(shape: tuple[int, ...], options: dict[str, Any]) -> None:
@@ -72,6 +98,9 @@ def test_output_shapes(shape: tuple[int, ...], options: dict[str, Any]) -> None:
 def test_a_precision_per_call() -> None:
     x, w = genesis.ones(1, 2, 4, 4), genesis.ones(3, 2, 3, 3)
     assert genesis.conv(x, w, precision="medium").shape == (1, 3, 2, 2)
+    out = genesis.empty(1, 3, 2, 2)
+    with genesis.float32_precision("medium"):
+        assert genesis.conv_into(out, x, w) is out
     with pytest.raises(
         ValueError, match=r"float32_precision: argument 'precision': expected one of highest, high, med"
     ):

@@ -13,6 +13,7 @@ import genesis
 import genesis.nn.functional as F
 from genesis.errors import DTypeError, GraphError, ShapeError
 from genesis.functional.fused import ConvBNReLU
+from genesis.records import ConvSettings, NormOptions, NormState
 from genesis.settings import override
 from tests.functional.agreement import assert_agreement, assert_close, normal, to_genesis
 from tests.fused_activations import FUNCTIONS, activated
@@ -28,6 +29,15 @@ def unfused(
     y = TF.batch_norm(TF.conv2d(x, w, b, **geometry), *running, gamma, beta, training, 0.1, 1e-5)
     y = y if residual is None else y + residual
     return activated(y, activation)
+
+
+def conv_bn_relu(
+    input: Any, weight: Any, bias: Any, gamma: Any, beta: Any, mean: Any, var: Any, training: bool = False, *,
+    num_batches_tracked: Any = None, momentum: float = 0.1, residual: Any = None, activation: Any = "relu",
+    **settings: Any,
+) -> Any:  # fmt: skip
+    norm, options = NormState(gamma, beta, mean, var, num_batches_tracked), NormOptions(training, momentum)
+    return F.conv_bn_relu(input, weight, bias, norm, options, ConvSettings(**settings), residual, activation)
 
 
 def operands(bias: bool, affine: bool, residual: bool, groups: int = 1, out: int = 4) -> list[torch.Tensor | None]:
@@ -46,7 +56,7 @@ def operands(bias: bool, affine: bool, residual: bool, groups: int = 1, out: int
 def test_agreement_with_unfused_layers(training: bool, bias: bool, affine: bool, residual: bool) -> None:
     def ours(x: Any, w: Any, b: Any, gamma: Any, beta: Any, res: Any) -> Any:
         running = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
-        return F.conv_bn_relu(x, w, b, gamma, beta, *running, training, stride=2, padding=1, residual=res)
+        return conv_bn_relu(x, w, b, gamma, beta, *running, training, stride=2, padding=1, residual=res)
 
     def theirs(*args: Any) -> Any:
         running = RUNNING_MEAN.clone(), RUNNING_VAR.clone()
@@ -61,7 +71,7 @@ def test_agreement_with_unfused_layers(training: bool, bias: bool, affine: bool,
 def test_activations(activation: str, training: bool, residual: bool) -> None:
     def ours(x: Any, w: Any, b: Any, gamma: Any, beta: Any, res: Any) -> Any:
         running = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
-        return F.conv_bn_relu(x, w, b, gamma, beta, *running, training, residual=res, activation=activation)
+        return conv_bn_relu(x, w, b, gamma, beta, *running, training, residual=res, activation=activation)
 
     def theirs(*args: Any) -> Any:
         return unfused(
@@ -77,7 +87,7 @@ def test_activations(activation: str, training: bool, residual: bool) -> None:
 def test_geometries_without_activation(training: bool, geometry: dict[str, Any]) -> None:
     running = (RUNNING_MEAN, RUNNING_VAR)
     assert_agreement(
-        lambda *a: F.conv_bn_relu(*a[:5], *map(to_genesis, running), training, activation=None, **geometry),
+        lambda *a: conv_bn_relu(*a[:5], *map(to_genesis, running), training, activation=None, **geometry),
         lambda *a: unfused(
             *a, running=[r.clone() for r in running], training=training, activation=None, **geometry
         ),
@@ -94,7 +104,7 @@ def test_gradients_of_others_stay_as_they_are(activation: str | None) -> None:
 
     def layer(input: Any, residual: Any) -> Any:
         options = {"padding": 1, "residual": residual, "activation": activation}
-        return F.conv_bn_relu(input, w, None, ones, None, None, None, True, **options)
+        return conv_bn_relu(input, w, None, ones, None, None, None, True, **options)
 
     seed = normal(N, C, SIZE, SIZE, seed=7).contiguous(memory_format=torch.channels_last)
     given = genesis.from_torch(seed.clone(memory_format=torch.preserve_format))
@@ -115,7 +125,7 @@ def used_twice(x: Any, w: Any, seen: list[Any], as_leaf: bool, activation: str |
     """x goes to the op, whose gradient comes last, and to two others; it is noted what a hook sees."""
     h = x if as_leaf else x * 1.0
     h.register_hook(lambda grad: seen.append(grad.clone()))
-    y = F.conv_bn_relu(h, w, None, None, None, None, None, True, padding=1, activation=activation)
+    y = conv_bn_relu(h, w, None, None, None, None, None, True, padding=1, activation=activation)
     return (y * y).sum() + (h * h * 0.5).sum() + (y * h).sum(), h
 
 
@@ -170,7 +180,7 @@ def test_gradcheck(training: bool) -> None:
 
     def call(*args: Any) -> Any:
         running = mean.clone(), var.clone()
-        return F.conv_bn_relu(*args[:5], *running, training, stride=2, padding=1, residual=args[5])
+        return conv_bn_relu(*args[:5], *running, training, stride=2, padding=1, residual=args[5])
 
     assert genesis.autograd.gradcheck(call, leaves)
 
@@ -178,7 +188,7 @@ def test_gradcheck(training: bool) -> None:
 def test_running_statistics_are_updated() -> None:
     x, w, b, gamma, beta, _ = operands(True, True, False)
     mine, theirs = [to_genesis(r) for r in (RUNNING_MEAN, RUNNING_VAR)], [RUNNING_MEAN.clone(), RUNNING_VAR.clone()]
-    F.conv_bn_relu(*map(to_genesis, (x, w, b, gamma, beta)), *mine, training=True, momentum=0.3)
+    conv_bn_relu(*map(to_genesis, (x, w, b, gamma, beta)), *mine, training=True, momentum=0.3)
     TF.batch_norm(TF.conv2d(x, w, b), *theirs, gamma, beta, True, 0.3)
     for actual, expected in zip(mine, theirs, strict=True):
         assert_close(actual, expected)
@@ -189,7 +199,7 @@ def test_large_mean() -> None:
     x = normal(N, C, SIZE, SIZE, dtype=torch.float32) + 1e4
     w = normal(K, C, 1, 1, dtype=torch.float32)
     running = to_genesis(torch.zeros(K)), to_genesis(torch.ones(K))
-    y = F.conv_bn_relu(to_genesis(x), to_genesis(w), None, None, None, *running, training=True, activation=None)
+    y = conv_bn_relu(to_genesis(x), to_genesis(w), None, None, None, *running, training=True, activation=None)
     exact = TF.batch_norm(TF.conv2d(x.double(), w.double()), None, None, training=True)
     reference = TF.batch_norm(TF.conv2d(x.contiguous(memory_format=torch.channels_last), w), None, None, training=True)
     assert (y.detach().to_torch() - exact).norm() <= 1.1 * (reference - exact).norm()
@@ -200,7 +210,7 @@ def test_an_empty_batch_changes_nothing(device: str) -> None:
     with override(cuda="simulated"):
         x, w = genesis.ones(0, C, SIZE, SIZE, device=device), genesis.ones(K, C, 3, 3, device=device).requires_grad_()
         mean, var = genesis.zeros(K, device=device), genesis.ones(K, device=device)
-        y = F.conv_bn_relu(x, w, None, None, None, mean, var, training=True)
+        y = conv_bn_relu(x, w, None, None, None, mean, var, training=True)
         assert y.shape == (0, K, SIZE - 2, SIZE - 2)
         y.sum().backward()
         assert not w.grad.any().item()
@@ -210,7 +220,7 @@ def test_an_empty_batch_changes_nothing(device: str) -> None:
 def test_statistics_changed_before_backward_are_noticed() -> None:
     x, w, b, gamma, beta, _ = [to_genesis(t) for t in operands(True, True, False)]
     mean, var = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
-    y = F.conv_bn_relu(x, w.requires_grad_(), b, gamma, beta, mean, var)
+    y = conv_bn_relu(x, w.requires_grad_(), b, gamma, beta, mean, var)
     mean.zero_()
     with pytest.raises(GraphError, match="changed in place"):
         y.sum().backward()
@@ -250,7 +260,7 @@ def test_batches_are_counted_in_training(training: bool, images: int) -> None:
     x, w, *_ = [to_genesis(t) for t in operands(False, False, False)]
     running = to_genesis(RUNNING_MEAN), to_genesis(RUNNING_VAR)
     count = genesis.tensor(7)
-    y = F.conv_bn_relu(x[:images], w, None, None, None, *running, training, num_batches_tracked=count)
+    y = conv_bn_relu(x[:images], w, None, None, None, *running, training, num_batches_tracked=count)
     assert y.shape[0] == images
     assert count.item() == 7 + training
     assert count.array.changes.count == training
@@ -263,28 +273,34 @@ def test_refusals() -> None:
     with pytest.raises(
         ShapeError, match=r"conv_bn_relu: argument 'residual': expected the result's shape \(3, 6, 5, 5\)"
     ):
-        F.conv_bn_relu(*args, residual=res)
+        conv_bn_relu(*args, residual=res)
     for wrong in ("swish", "relu(1)", "elu(nan)", "elu(one)", "", 1):
         with pytest.raises(ValueError, match=r'conv_bn_relu: argument .activation.: expected "relu", .* or None, '):
-            F.conv_bn_relu(*args, activation=wrong)
+            conv_bn_relu(*args, activation=wrong)
     with pytest.raises(ShapeError, match=r"'gamma': expected shape \(6,\), one for each channel, got \(4,\)"):
-        F.conv_bn_relu(x, w, b, gamma[:4], beta, mean, var)
+        conv_bn_relu(x, w, b, gamma[:4], beta, mean, var)
     with pytest.raises(ValueError, match="'running_mean': expected a Tensor, as the running statistics are used"):
-        F.conv_bn_relu(x, w, b, gamma, beta, None, None)
+        conv_bn_relu(x, w, b, gamma, beta, None, None)
     with pytest.raises(ShapeError, match="'input': expected more than 1 value per channel in training"):
-        F.conv_bn_relu(x[:1, :, :3, :3], w, b, gamma, beta, mean, var, training=True)
+        conv_bn_relu(x[:1, :, :3, :3], w, b, gamma, beta, mean, var, training=True)
     with pytest.raises(ShapeError, match="'padding': expected \"same\" with odd kernel sizes only"):
-        F.conv_bn_relu(x, w[:, :, :2], b, gamma, beta, mean, var, padding="same")
+        conv_bn_relu(x, w[:, :, :2], b, gamma, beta, mean, var, padding="same")
     with pytest.raises(ShapeError, match="'input': expected 4 dimensions"):
-        F.conv_bn_relu(x[0], *args[1:])
+        conv_bn_relu(x[0], *args[1:])
     with pytest.raises(DTypeError, match="'residual': expected a Tensor"):
-        F.conv_bn_relu(*args, residual=1.0)
+        conv_bn_relu(*args, residual=1.0)
     with pytest.raises(DTypeError, match="'num_batches_tracked': expected a Tensor, got int"):
-        F.conv_bn_relu(*args, num_batches_tracked=1)
+        conv_bn_relu(*args, num_batches_tracked=1)
     with pytest.raises(DTypeError, match=r"'num_batches_tracked': expected int64, got genesis\.float32"):
-        F.conv_bn_relu(*args, num_batches_tracked=genesis.tensor(1.0))
+        conv_bn_relu(*args, num_batches_tracked=genesis.tensor(1.0))
     with pytest.raises(ShapeError, match=r"'num_batches_tracked': expected shape \(\), got \(1,\)"):
-        F.conv_bn_relu(*args, num_batches_tracked=genesis.tensor([1]))
+        conv_bn_relu(*args, num_batches_tracked=genesis.tensor([1]))
+    records = NormState(gamma, beta, mean, var), NormOptions(False), ConvSettings()
+    for i, name in enumerate(("NormState", "NormOptions", "ConvSettings")):
+        with pytest.raises(DTypeError, match=rf"conv_bn_relu: argument '\w+': expected a {name}, got tuple"):
+            F.conv_bn_relu(x, w, b, *records[:i], tuple(records[i]), *records[i + 1 :])
+    with pytest.raises(DTypeError, match="'stride': expected an int or a tuple of ints, got True"):
+        F.conv_bn_relu(x, w, b, *records[:2], ConvSettings(stride=True))
     packed = F.conv_prepack(w, b, x.shape)
     with pytest.raises(ShapeError, match="'input': expected 4 channels"):
         F.conv_prepacked(x[:, :3], packed)

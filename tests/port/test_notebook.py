@@ -64,6 +64,7 @@ def test_an_unusual_format_changes_with_the_imports_only() -> None:
         ("{", "it is no notebook: Expecting"),
         ("[]", "no notebook of format 4"),
         ('{"worksheets": []}', "no notebook of format 4"),
+        ('{"cells": [{"cell_type": "code", "source": ["import torch", 1]}]}', "the source of a cell is no text"),
         ('{"cells": [], "metadata": {"language_info": {"name": "julia"}}}', "a notebook of julia"),
     ],
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, cast
 
 from genesis.autograd.context import Context
 from genesis.autograd.function import ArrayFunction
@@ -16,17 +17,18 @@ from genesis.ndarray import CPU, Device, NDArray, random
 if TYPE_CHECKING:
     from genesis.tensor import Tensor
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def checkpointed(function: Callable[..., R], args: Sequence[Any], kwargs: Mapping[str, Any], preserve_rng: bool) -> R:
+def checkpointed(preserve_rng: bool, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """function(*args, **kwargs), of whose graph only one node remains: its backward makes the graph again.
 
     The node's inputs are what the graph was grown on: leaves, parameters among them, and results of earlier calls.
     """
     if not state.recording or state.observer is not None:  # who watches the calls sees them all
         return function(*args, **kwargs)
-    segment = _Segment(function, args, kwargs, preserve_rng)
+    segment = _Segment(functools.partial(function, *args, **kwargs), (args, kwargs), preserve_rng)
     result = segment.run()
     roots, inputs = segment.outputs(result), segment.inputs(result)
     if not roots:
@@ -38,23 +40,21 @@ def checkpointed(function: Callable[..., R], args: Sequence[Any], kwargs: Mappin
     return result
 
 
-class _Segment:
-    """A call, and all that it depends on besides its arguments."""
+class _Segment(Generic[R]):
+    """A call with its arguments, and all that it depends on besides."""
 
-    def __init__(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], preserve_rng: bool
-    ) -> None:
-        self.function, self.args, self.kwargs = function, args, kwargs
+    def __init__(self, call: Callable[[], R], arguments: object, preserve_rng: bool) -> None:
+        self.call, self.arguments = call, arguments
         self.autocast = state.autocast
-        devices = {CPU, *(tensor.array.device for tensor in _tensors((args, kwargs)))} if preserve_rng else ()
+        devices = {CPU, *(tensor.array.device for tensor in _tensors(arguments))} if preserve_rng else ()
         self.generators = {device: random.get_state(device) for device in devices}
         self.first = 0  # number of the first node of the latest run
 
-    def run(self) -> Any:
+    def run(self) -> R:
         self.first = Node.next_number()
-        return self.function(*self.args, **self.kwargs)
+        return self.call()
 
-    def run_again(self) -> Any:
+    def run_again(self) -> R:
         """Run with the random numbers and the autocast of the first time."""
         if self.generators:
             unrecordable("sets the state of a random generator, for a checkpoint")
@@ -119,17 +119,17 @@ class _Segment:
 class _Checkpoint(ArrayFunction):
     @staticmethod
     def forward(
-        ctx: Context, segment: _Segment, *inputs: NDArray, roots: tuple[NDArray, ...]
+        ctx: Context, segment: _Segment[object], *inputs: NDArray, roots: tuple[NDArray, ...]
     ) -> tuple[NDArray, ...]:  # fmt: skip
         ctx.segment = segment
-        ctx.save(*(tensor.array for tensor in _tensors((segment.args, segment.kwargs))))  # which must stay as they are
+        ctx.save(*(tensor.array for tensor in _tensors(segment.arguments)))  # which must stay as they are
         ctx.kinds = [(root.shape, root.dtype) for root in roots]
         return roots
 
     @staticmethod
     def backward(ctx: Context, *grads: NDArray | None) -> tuple[NDArray | None, ...]:
         ctx.saved  # noqa: B018  (raises if an argument has changed)
-        segment: _Segment = ctx.segment
+        segment: _Segment[object] = ctx.segment
         result = segment.run_again()
         roots = cast("list[Tensor]", segment.outputs(result))
         leaves = segment.cut(result)

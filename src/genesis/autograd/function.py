@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
 
 from genesis.autograd.context import Context, Differentiable
-from genesis.autograd.graph import Node, Variable, array_from
+from genesis.autograd.graph import Node, Variable, array_from, new
 from genesis.autograd.modes import no_grad, state
 from genesis.autograd.views import ViewKind
 from genesis.errors import DTypeError
@@ -32,24 +32,17 @@ class Unrecorded:
     save_layouts = save
 
 
-_new = object.__new__  # a variable that has only its array to be told; Variable.__init__ takes three times as long
+Ctx = TypeVar("Ctx", contravariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 
 
-class Forward(Protocol[Result]):
-    """A function on arrays, by what its forward returns: apply gives tensors for its arrays."""
+class Forward(Protocol[Ctx, P, Result]):
+    """A function by its forward: on arrays, apply gives tensors for them; on tensors, it takes and returns the same."""
 
     @staticmethod
-    def forward(ctx: Any, /, *args: Any, **kwargs: Any) -> Result: ...
-
-
-class TensorForward(Protocol[P, Result]):
-    """A function on tensors: apply takes and returns what its forward does."""
-
-    @staticmethod
-    def forward(ctx: Any, /, *args: P.args, **kwargs: P.kwargs) -> Result: ...
+    def forward(ctx: Ctx, /, *args: P.args, **kwargs: P.kwargs) -> Result: ...
 
 
 class Function(Differentiable):
@@ -91,18 +84,20 @@ class Function(Differentiable):
 
     @overload
     @classmethod
-    def apply(cls: type[Forward[NDArray]], *args: object, **kwargs: object) -> Tensor: ...
+    def apply(cls: type[Forward[Ctx, P, NDArray]], *args: object, **kwargs: object) -> Tensor: ...
     @overload
     @classmethod
     def apply(
-        cls: type[Forward[tuple[NDArray, NDArray]]], *args: object, **kwargs: object
+        cls: type[Forward[Ctx, P, tuple[NDArray, NDArray]]], *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     @classmethod
-    def apply(cls: type[Forward[tuple[NDArray, ...]]], *args: object, **kwargs: object) -> tuple[Tensor, ...]: ...
+    def apply(
+        cls: type[Forward[Ctx, P, tuple[NDArray, ...]]], *args: object, **kwargs: object
+    ) -> tuple[Tensor, ...]: ...
     @overload
     @classmethod
-    def apply(cls: type[TensorForward[P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def apply(cls: type[Forward[Ctx, P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
     @classmethod
     def apply(cls, *args: object, **kwargs: object) -> object:
         """Run forward and, if an input requires grad, record a node."""
@@ -114,7 +109,7 @@ class Function(Differentiable):
             if isinstance(first_arg, Variable):  # nothing is to be done but to compute: that takes half the time
                 arrays = [arg.array if isinstance(arg, Variable) else arg for arg in args]
                 result = cls.forward(alone, *arrays, **kwargs) if kwargs else cls.forward(alone, *arrays)
-                variable = _new(first_arg._result_class)
+                variable = new(first_arg._result_class)
                 variable.array = result
                 return variable
         if modes["autocast"] is not None:
@@ -146,7 +141,7 @@ class Function(Differentiable):
                 result = cls.forward(ctx, *inputs, **kwargs)
         make, origin = first._result_class, first.array
         if type(result) is NDArray and not recorded and modes["observer"] is None:
-            variable = _new(make)
+            variable = new(make)
             variable.array = result
             if result.is_view_of(origin):
                 _note_view(variable, first, recording, on_arrays)
@@ -155,7 +150,7 @@ class Function(Differentiable):
         variables: list[Tensor] = []
         for output in outputs:
             array = output if on_arrays else array_from(f"{cls.__name__}.forward", output)
-            variables.append(variable := _new(make))
+            variables.append(variable := new(make))
             variable.array = array
             if array.is_view_of(origin):
                 _note_view(variable, first, recording, on_arrays, several=outputs is result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -46,15 +46,17 @@ def gradcheck(
         >>> genesis.autograd.gradcheck(lambda x: x.exp().sum(), x)
         True
     """
-    given: list[Any] = [inputs] if isinstance(inputs, Variable) else list(inputs)
-    checked = [i for i, value in enumerate(given) if isinstance(value, Variable) and value.requires_grad]
-    for i in checked:
-        if given[i].array.dtype is not dtypes.float64:
-            raise DTypeError(describe("gradcheck", f"inputs[{i}]", "genesis.float64", given[i].array.dtype))
+    given: list[object] = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    checked = {
+        i: cast("Tensor", value) for i, value in enumerate(given) if isinstance(value, Variable) and value.requires_grad
+    }
+    for i, value in checked.items():
+        if value.array.dtype is not dtypes.float64:
+            raise DTypeError(describe("gradcheck", f"inputs[{i}]", "genesis.float64", value.array.dtype))
     outputs = _differentiable(func(*given))
     for number, output in enumerate(outputs):
-        numeric = [_numeric(func, given, i, number, eps) for i in checked]
-        analytic = _analytic(output, [given[i] for i in checked])
+        numeric = [_numeric(func, given, i, value, number, eps) for i, value in checked.items()]
+        analytic = _analytic(output, list(checked.values()))
         for i, expected, actual in zip(checked, numeric, analytic, strict=True):
             if not np.allclose(actual, expected, rtol=rtol, atol=atol):
                 if not raise_exception:
@@ -89,15 +91,15 @@ def _analytic(output: Tensor, wanted: Sequence[Tensor]) -> list[Floats]:
     return jacobians
 
 
-def _numeric(func: Checked, given: Sequence[Any], index: int, number: int, eps: float) -> Floats:
-    values = given[index].array.numpy().astype(np.float64).copy()
+def _numeric(func: Checked, given: Sequence[object], index: int, variable: Tensor, number: int, eps: float) -> Floats:
+    values = variable.array.numpy().astype(np.float64).copy()
     columns = []
     for position in np.ndindex(values.shape):
         ends = []
         for step in (eps, -eps):
             shifted = values.copy()
             shifted[position] += step
-            moved = given[index]._like(NDArray.from_numpy(shifted, dtypes.float64).to_device(given[index].array.device))
+            moved = variable._like(NDArray.from_numpy(shifted, dtypes.float64).to_device(variable.array.device))
             arguments = [*given[:index], moved.requires_grad_(), *given[index + 1 :]]
             output = _differentiable(func(*arguments))[number]
             with no_grad():

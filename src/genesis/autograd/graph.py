@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast, final
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias, TypeVar, cast, final
 
 from genesis import callsite
 from genesis.autograd.context import Context, Differentiable
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
 LeafHook: TypeAlias = "Callable[[Tensor], None]"
+Hook = TypeVar("Hook")
+
+
+new = object.__new__  # a variable that has only its array to be told; __init__ takes five times as long
 
 
 class Variable:
@@ -53,15 +57,17 @@ class Variable:
 
     def _like(self, array: NDArray) -> Tensor:
         """A variable of the result class, outside the graph."""
-        return self._result_class(array)
+        made = new(self._result_class)
+        made.array = array
+        return made
 
     @property
     def requires_grad(self) -> bool:
         """Whether ops on it are recorded; that of a leaf can be set, see `genesis.Tensor.requires_grad_`."""
+        if self._requires_grad:
+            return True
         base = self._base
-        return self._requires_grad or (
-            base is not None and base._requires_grad and self._view_kind is not ViewKind.UNRECORDED
-        )
+        return base is not None and base._requires_grad and self._view_kind is not ViewKind.UNRECORDED
 
     @requires_grad.setter
     def requires_grad(self, requires_grad: bool) -> None:
@@ -70,7 +76,7 @@ class Variable:
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded op made it: gradients accumulate in the `grad` of leaves."""
-        return self.grad_fn is None
+        return (self._node if self._base is None else self.grad_fn) is None
 
     @property
     def grad_fn(self) -> Node | None:
@@ -212,8 +218,8 @@ class Variable:
 class HookHandle:
     """A handle that removes a hook. Made by `genesis.Tensor.register_hook`."""
 
-    def __init__(self, hooks: list[Any], hook: object) -> None:
-        self._hooks, self._hook = hooks, hook
+    def __init__(self, hooks: list[Hook], hook: Hook) -> None:
+        self._hooks, self._hook = cast("list[object]", hooks), hook
         hooks.append(hook)
 
     def remove(self) -> None:

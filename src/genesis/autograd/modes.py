@@ -45,6 +45,7 @@ class _State(threading.local):
         self.recording = True
         # Layers may compute with weights that were folded together beforehand, see without_folding.
         self.folding = True
+        self.checking = True  # functions read values of tensors to refuse bad ones, see without_value_checks
         self.dropping = True  # dropout drops, see without_dropout
         self.inference = False  # inside inference_mode
         # Set by genesis.amp.
@@ -120,6 +121,16 @@ def without_folding() -> contextlib.AbstractContextManager[None]:
 def without_dropout() -> contextlib.AbstractContextManager[None]:
     """Inside, dropout hands its input on in training too: for what must not depend on its draws."""
     return _with("dropping", False)
+
+
+def without_value_checks() -> contextlib.AbstractContextManager[None]:
+    """Inside, functions that would refuse some values of a tensor take them unseen: a recording must not read any."""
+    return _with("checking", False)
+
+
+def checks_values() -> bool:
+    """Whether functions may read the values of a tensor to refuse bad ones."""
+    return state.checking
 
 
 class _GradMode:

@@ -7,7 +7,7 @@ users on tensors needs none: its backward is recorded as it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.graph import Edge, Node, Variable, edge_to
@@ -19,6 +19,8 @@ from genesis.ndarray import NDArray
 if TYPE_CHECKING:
     from genesis.tensor import Tensor
 
+Other = TypeVar("Other", bool, int, float, None)  # in the place of an array
+
 
 class Recorded:
     """A node as a rule sees it: the values of its call, in the places in the graph that they have."""
@@ -27,7 +29,7 @@ class Recorded:
         self.node, self.ctx = node, ctx
         self.function = node.function
         self.needs = ctx.needs_input_grad
-        self.kwargs: Any = ctx.kwargs
+        self.kwargs = ctx.kwargs
 
     @property
     def saved(self) -> tuple[Any, ...]:
@@ -38,7 +40,11 @@ class Recorded:
         """An array without a place in the graph."""
         return self.node.result_class(array)
 
-    def input(self, index: int, array: Any) -> Any:
+    @overload
+    def input(self, index: int, array: NDArray) -> Tensor: ...
+    @overload
+    def input(self, index: int, array: Other) -> Other: ...
+    def input(self, index: int, array: NDArray | Other) -> Tensor | Other:
         """The values of the argument at index, which may be numbers or None, in its place."""
         if not isinstance(array, NDArray):
             return array
@@ -58,7 +64,7 @@ class Recorded:
         """The values of an output, in its place."""
         return _placed(self.constant(array), self.node, index)
 
-    def made_of(self, array: NDArray, function: type[Differentiable], *indices: int, **notes: Any) -> Tensor:
+    def made_of(self, array: NDArray, function: type[Differentiable], *indices: int, **notes: object) -> Tensor:
         """Values that function made of the arguments at these indices; its backward finds notes in its context."""
         tensor = self.constant(array)
         args = [self.input(index, array) for index in indices]

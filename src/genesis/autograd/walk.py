@@ -130,13 +130,13 @@ def grad(
         raise NotImplementedError("grad: is_grads_batched=True is not supported")
     results, wanted = _listed(outputs), _listed(inputs)
     for variable in wanted:
-        variable._refresh()
+        if variable._base is not None:
+            variable._refresh()
+        if not variable.requires_grad:
+            raise GraphError("grad: one of the inputs does not require grad")
     given = [grad_outputs] if isinstance(grad_outputs, Variable) else list(grad_outputs or [None] * len(results))
     if len(given) != len(results):
         raise ShapeError(describe("grad", "grad_outputs", f"{len(results)} gradients, one for each output", len(given)))
-    for variable in wanted:
-        if not variable.requires_grad:
-            raise GraphError("grad: one of the inputs does not require grad")
     seeds = [(output, _seed("grad", output, gradient)) for output, gradient in zip(results, given, strict=True)]
     keeps = create_graph if retain_graph is None else retain_graph
     found: Sequence[Tensor | None]
@@ -295,7 +295,7 @@ def _run_hooks(hooks: Iterable[GradHook], result_class: type[Tensor], grad: NDAr
 
 def _accumulate(variable: Tensor, grad: NDArray) -> None:
     if variable.grad is None:
-        variable.grad = variable._result_class(grad)
+        variable.grad = variable._like(grad)
     else:
         variable.grad.array.add_into(grad)
     for hook in tuple(variable._post_accumulate_hooks):

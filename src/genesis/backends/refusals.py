@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol, TypeGuard
 
 from genesis import shapes
+from genesis.dtypes import DType
 from genesis.errors import GenesisError
 
 LIBRARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError)  # NotImplementedError among them
@@ -15,10 +16,30 @@ _SIZES = re.compile(r"must match|broadcast|expanded size")
 _DTYPES = re.compile(r"not implemented for|not supported|on a bool tensor|expected scalar type|same dtype")
 
 
-def refusal(op: str, operands: Iterable[Any], error: Exception) -> Exception:
+class _Device(Protocol):
+    @property
+    def type(self) -> str: ...
+
+
+class _Array(Protocol):
+    """An operand, as messages show it."""
+
+    @property
+    def shape(self) -> shapes.Shape: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def device(self) -> _Device: ...
+
+
+def _is_array(value: object) -> TypeGuard[_Array]:
+    return hasattr(value, "handle")
+
+
+def refusal(op: str, operands: Sequence[object], error: Exception) -> Exception:
     """The error to raise instead of one that came from below; itself, where that speaks of the op already."""
     text = str(error)
-    arrays = [operand for operand in operands if hasattr(operand, "handle")]
+    arrays = [operand for operand in operands if _is_array(operand)]
     if op in _NAMES or (_SIZES.search(text) and not isinstance(error, GenesisError)):
         try:
             shapes.broadcast(op, *[array.shape for array in arrays], names=_NAMES.get(op, ("input", "other")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TypeAlias, TypedDict, TypeVar, Unpack
 
 from genesis.backends import dispatch
 
@@ -64,7 +64,7 @@ class Traits:
 
     def argument(
         self, parameter: str, args: Sequence[object], kwargs: Mapping[str, object], default: object = None
-    ) -> Any:
+    ) -> object:
         """The value of a parameter in a call, or of a field of one."""
         parameter, _, field = parameter.partition(".")
         place = self.parameters.index(parameter) if parameter in self.parameters else len(args)

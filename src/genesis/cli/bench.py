@@ -7,7 +7,6 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import genesis
 from genesis import cuda, optim
@@ -84,7 +83,7 @@ def _runs(model: genesis.nn.Module, images: genesis.Tensor, kinds: list[str]) ->
     return {_NAMES[kind]: _KINDS[kind](model, images) for kind in kinds}
 
 
-def _loss(output: Any) -> genesis.Tensor:
+def _loss(output: genesis.Tensor | Mapping[str, genesis.Tensor]) -> genesis.Tensor:
     """Something that depends on every output: a segmentation model has several."""
     first, *others = output.values() if isinstance(output, Mapping) else [output]
     return sum([other.square().mean() for other in others], start=first.square().mean())

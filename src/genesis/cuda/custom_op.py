@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 from genesis.autograd import Context, Function
-from genesis.autograd.function import TensorForward
+from genesis.autograd.function import Forward
 from genesis.cuda.arguments import framework_of
 from genesis.cuda.frameworks.foreign import FOREIGN
 from genesis.cuda.frameworks.genesis import GENESIS
@@ -66,7 +66,7 @@ class Op(Generic[P, R]):
 
 @overload
 def op(
-    forward: type[TensorForward[P, R]], *, cpu: Callable[P, R] | None = None, name: str | None = None
+    forward: type[Forward[Context, P, R]], *, cpu: Callable[P, R] | None = None, name: str | None = None
 ) -> Op[P, R]: ...
 @overload
 def op(

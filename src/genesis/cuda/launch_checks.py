@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import SupportsFloat, SupportsIndex
 
 import numpy as np
 
@@ -79,11 +79,11 @@ def _check_tensor(op: str, parameter: Parameter, kind: Pointer, value: object, s
     return operand
 
 
-def _check_number(op: str, parameter: Parameter, kind: Number, value: Any) -> None:
+def _check_number(op: str, parameter: Parameter, kind: Number, value: object) -> None:
     if framework_of(type(value)) is not None:
         raise DTypeError(describe(op, parameter.name, f"a number ({parameter})", f"a {type(value).__name__}"))
     if kind.low is None or kind.high is None:
-        if not hasattr(value, "__float__"):
+        if not isinstance(value, SupportsFloat):
             raise DTypeError(describe(op, parameter.name, f"a number ({parameter})", repr(value)))
         try:
             size = abs(float(value))
@@ -95,10 +95,9 @@ def _check_number(op: str, parameter: Parameter, kind: Number, value: Any) -> No
         return
     if kind.slot[0] == "?" and isinstance(value, np.bool_):  # which is no integer
         return
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise DTypeError(describe(op, parameter.name, f"an integer ({parameter})", repr(value))) from None
+    number = _integer(value)
+    if number is None:
+        raise DTypeError(describe(op, parameter.name, f"an integer ({parameter})", repr(value)))
     if not kind.low <= number <= kind.high:
         expected = f"a number from {kind.low} to {kind.high} ({parameter})"
         raise ValueError(describe(op, parameter.name, expected, number))
@@ -125,14 +124,21 @@ def check_shared(op: str, shared: object) -> int:
     return shared
 
 
-def _three(op: str, argument: str, given: Any, least: int, limits: tuple[int, int, int]) -> tuple[int, int, int]:
-    sizes = (given,) if hasattr(given, "__index__") else given
+def _integer(value: object) -> int | None:
     try:
-        numbers = [operator.index(size) for size in sizes]
-    except TypeError:
-        numbers = []
+        return operator.index(value) if isinstance(value, SupportsIndex) else None
+    except TypeError:  # an array that is no integer
+        return None
+
+
+def _three(op: str, argument: str, given: object, least: int, limits: tuple[int, int, int]) -> tuple[int, int, int]:
+    several: Iterable[object] = (
+        given if isinstance(given, Iterable) and not isinstance(given, SupportsIndex) else [given]
+    )
+    sizes = [_integer(each) for each in several]
+    numbers = [size for size in sizes if size is not None]
     padded = (*numbers, 1, 1)[:3]
-    if not 1 <= len(numbers) <= 3 or not all(
+    if not 1 <= len(numbers) == len(sizes) <= 3 or not all(
         least <= size <= limit for size, limit in zip(padded, limits, strict=True)
     ):
         expected = f"1 to 3 integers from {least} to {limits[0]}, {limits[1]}, {limits[2]}"

@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVarTuple
 
 from genesis import backends
 from genesis.autograd import grad as gradients
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from genesis.backends.cuda.engine.tuner import Outcome
 
 # The engine is imported where it is used: it brings Triton, which is not installed where there is no GPU.
+Inputs = TypeVarTuple("Inputs")
 Progress = Callable[[str, int, int], None]  # what is being tuned, candidates done, candidates in all
 
 
@@ -96,8 +97,8 @@ def _session(
 
 
 def tune(
-    function: Callable[..., object],
-    *inputs: object,
+    function: Callable[[*Inputs], object],
+    *inputs: *Inputs,
     budget: float = 60.0,
     progress: Progress | None = None,
     resume: bool = True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from genesis import dtypes
 from genesis.amp.device_scale import DeviceScale
@@ -23,6 +22,8 @@ from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.source import Recording
 from genesis.ndarray.capturing import capture_of
 from genesis.recording import Call, Kind
+
+Handles = Sequence[DeviceArray]  # of a replay's inputs
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,7 +56,7 @@ class Captured:
     """
 
     def __init__(
-        self, recording: Recording, inputs: Sequence[DeviceArray], num_copied: int, arena: Arena, num_handed_out: int,
+        self, recording: Recording, inputs: Handles, num_copied: int, arena: Arena, num_handed_out: int,
         scales: Sequence[DeviceScale] = (),
     ) -> None:  # fmt: skip
         self._arena, self._graph, self._device = arena, Graph(), arena.device.index
@@ -92,7 +93,7 @@ class Captured:
         own = sum(stretch.num_bytes for stretch in self._stretches if stretch.input is None)
         return own + sum(num_bytes for _, num_bytes in self._copies)
 
-    def replay(self, inputs: Sequence[DeviceArray]) -> list[DeviceArray]:
+    def replay(self, inputs: Handles) -> list[DeviceArray]:
         """The outputs that are handed out. Raises: CannotReplayError: nothing has been done."""
         device, copy = self._device, driver.get().copy
         stream = self._arena.follow()
@@ -189,7 +190,7 @@ def _apart(call: Call, numbers: Collection[int], captured: Graph) -> Call:
 
     function: Op = call.function
 
-    def run(*args: object, **kwargs: object) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         with apart(captured):
             return function(*args, **kwargs)
 

@@ -13,7 +13,7 @@ from genesis.interop import from_torch
 from genesis.tensor import Tensor
 
 
-def with_torchs_generator(options: dict[str, Any]) -> dict[str, Any]:
+def with_torchs_generator(options: dict[str, object]) -> dict[str, object]:
     """The options with PyTorch's generator, in the same state, in the place of Genesis'."""
     generator = options.get("generator")
     if isinstance(generator, Generator):
@@ -78,5 +78,7 @@ def random_split(dataset: object, lengths: Sequence[float], generator: Generator
     options = with_torchs_generator({"generator": generator} if generator is not None else {})
     parts: list[Any] = torch.utils.data.random_split(dataset, lengths, **options)
     if isinstance(generator, Generator):
-        generator.set_state(from_torch(options["generator"].get_state()))
+        theirs = options["generator"]
+        assert isinstance(theirs, torch.Generator)
+        generator.set_state(from_torch(theirs.get_state()))
     return parts

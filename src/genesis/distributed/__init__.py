@@ -15,6 +15,10 @@ from genesis.distributed.group import init_process_group as init_process_group
 from genesis.distributed.group import is_available as is_available
 from genesis.distributed.group import is_initialized as is_initialized
 from genesis.distributed.group import is_nccl_available as is_nccl_available
+from genesis.distributed.objects import all_gather_object as all_gather_object
+from genesis.distributed.objects import broadcast_object_list as broadcast_object_list
+from genesis.distributed.objects import gather_object as gather_object
+from genesis.distributed.objects import reduce as reduce
 from genesis.distributed.transport import ReduceOp as ReduceOp
 from genesis.distributed.transport import Work as Work
 from genesis.errors import DistributedError as DistributedError

@@ -12,7 +12,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from genesis.distributed.faults import Peers
 from genesis.distributed.transport import Call, ReduceOp
@@ -78,12 +78,14 @@ class Gloo:
         timeout: seconds that a call may take.
     """
 
-    def __init__(self, store: Any, peers: Peers, timeout: float) -> None:
+    def __init__(self, store: torch.distributed.Store, peers: Peers, timeout: float) -> None:
         from torch import distributed
 
         self.peers, self.timeout = peers, timeout
         span = datetime.timedelta(seconds=timeout)
-        self._group: Any = distributed.ProcessGroupGloo(store, peers.rank, peers.size, span)
+        self._group: torch.distributed.ProcessGroupGloo | None = distributed.ProcessGroupGloo(
+            store, peers.rank, peers.size, span
+        )
         self._failed: DistributedError | None = None
         self._waiting: queue.SimpleQueue[tuple[Call, Callable[[], None], HostWork] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="genesis.distributed", daemon=True)
@@ -99,7 +101,7 @@ class Gloo:
         given, hosts = _Host(array), [_Host(output, is_read=False) for output in outputs]
 
         def run() -> None:
-            self._group.allgather([[_as_bytes(host.tensor) for host in hosts]], [_as_bytes(given.tensor)]).wait()
+            self._connected.allgather([[_as_bytes(host.tensor) for host in hosts]], [_as_bytes(given.tensor)]).wait()
 
         return self._start(call, run, lambda: _write_back(hosts))
 
@@ -122,7 +124,7 @@ class Gloo:
         options = distributed.BroadcastOptions()
         options.rootRank = source
         return self._start(
-            call, lambda: self._group.broadcast([_as_bytes(host.tensor)], options).wait(), host.write_back
+            call, lambda: self._connected.broadcast([_as_bytes(host.tensor)], options).wait(), host.write_back
         )
 
     def agree(self, call: Call) -> HostWork:
@@ -162,6 +164,11 @@ class Gloo:
             return self._failed
         return None
 
+    @property
+    def _connected(self) -> torch.distributed.ProcessGroupGloo:
+        assert self._group is not None, "the connections are closed"
+        return self._group
+
     def _abort(self) -> None:
         group, self._group = self._group, None
         if group is not None:
@@ -175,7 +182,7 @@ class Gloo:
         own = (hashlib.sha256(text).digest() + text[:_TEXT]).ljust(_DIGEST + _TEXT, b"\0")
         mine = torch.frombuffer(bytearray(own), dtype=torch.uint8)
         all_texts = [torch.empty_like(mine) for _ in range(self.peers.size)]
-        self._group.allgather([all_texts], [mine]).wait()
+        self._connected.allgather([all_texts], [mine]).wait()
         if all(torch.equal(each, mine) for each in all_texts):
             return None
         texts = [bytes(each.tolist())[_DIGEST:].rstrip(b"\0").decode(errors="replace") for each in all_texts]
@@ -193,7 +200,7 @@ class Gloo:
             tensor.div_(self.peers.size)  # before the sum, which float16 could not hold
         sent = tensor.to(torch.int32) if tensor.dtype is torch.int16 else tensor  # which gloo does not have
         sent = sent.view(torch.uint8) if sent.dtype is torch.bool else sent
-        self._group.allreduce([sent], options).wait()
+        self._connected.allreduce([sent], options).wait()
         if tensor.dtype is torch.int16:
             tensor.copy_(sent)
 

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -22,8 +22,11 @@ from genesis.errors import DistributedError, DTypeError, describe
 from genesis.ndarray import CPU, Device, NDArray
 
 if TYPE_CHECKING:
+    import torch.distributed
+
     from genesis.distributed.nccl import Nccl
 
+Plain = TypeVar("Plain", int, str, str | None)  # what comes out of JSON as it went in
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 BACKENDS = ("gloo", "nccl")
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -38,7 +41,9 @@ class ProcessGroup:
         check: whether public calls compare shapes and dtypes of the ranks first.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, backend: str, timeout: float, check: bool) -> None:
+    def __init__(
+        self, store: torch.distributed.Store, rank: int, size: int, backend: str, timeout: float, check: bool
+    ) -> None:
         self.rank, self.size, self.backend, self.check = rank, size, backend, check
         self._numbers, self._lock = itertools.count(1), threading.Lock()
         self._store = store
@@ -70,18 +75,15 @@ class ProcessGroup:
         """Whether the transport of this device compares the ranks' calls by itself."""
         return self.transport(device) is self._gloo
 
-    def share(self, value: Any, source: int = 0) -> Any:
-        """The value, plain data, of the source rank: on all ranks."""
+    def share(self, value: Plain, source: int = 0) -> Plain:
+        """The value of the source rank: on all ranks."""
         text = json.dumps(value).encode() if self.rank == source else b""
         size = NDArray.full((1,), len(text), dtypes.int64, CPU)
         self._gloo.broadcast(self.call("share", "size", checked=False), size, source).wait()
         data = NDArray.from_numpy(np.frombuffer(text.ljust(int(size.item())), np.uint8).copy(), dtypes.uint8)
         self._gloo.broadcast(self.call("share", "data", checked=False), data, source).wait()
-        return json.loads(data.numpy().tobytes())
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values, plain data, of all ranks, on all of them."""
-        return [self.share(value if source == self.rank else None, source) for source in range(self.size)]
+        shared: Plain = json.loads(data.numpy().tobytes())
+        return shared
 
     def settle(self) -> None:
         """Wait until this rank's device has made all calls. Raises: DistributedError: one has failed."""
@@ -100,7 +102,7 @@ _present: ProcessGroup | None = None
 
 def init_process_group(
     backend: str | None = None, init_method: str | None = None, timeout: timedelta | float | None = None,
-    world_size: int = -1, rank: int = -1, store: Any = None, check: bool = True,
+    world_size: int = -1, rank: int = -1, store: torch.distributed.Store | None = None, check: bool = True,
 ) -> None:  # fmt: skip
     """Join the group of all ranks: one process for each, started by torchrun.
 
@@ -163,7 +165,7 @@ def _seconds(op: str, timeout: timedelta | float | None) -> float:
     return float(seconds)
 
 
-def _meet(op: str, method: str, seconds: float, rank: int, world_size: int) -> tuple[Any, int, int]:
+def _meet(op: str, method: str, seconds: float, rank: int, world_size: int) -> tuple[torch.distributed.Store, int, int]:
     """The store of all ranks, this rank, and how many there are."""
     from torch import distributed
 

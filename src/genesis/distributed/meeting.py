@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from typing import Any
+
+from genesis.distributed.faults import Store
 
 _EVERY = 0.01  # seconds between two looks
 
 
-def meet(store: Any, rank: int, size: int, seconds: float) -> str:
+def meet(store: Store, rank: int, size: int, seconds: float) -> str:
     """A word that all ranks of this start have in common, and no earlier start had.
 
     Args:
@@ -41,10 +42,9 @@ def meet(store: Any, rank: int, size: int, seconds: float) -> str:
     raise RuntimeError(f"timed out waiting for rank {', '.join(map(str, late))}")
 
 
-def _joined(store: Any, size: int) -> str:
+def _joined(store: Store, size: int) -> str:
     return " ".join([_read(store, f"word/{rank}") or "-" for rank in range(size)])
 
 
-def _read(store: Any, key: str) -> str:
-    text: str = store.get(key).decode() if store.check([key]) else ""
-    return text
+def _read(store: Store, key: str) -> str:
+    return store.get(key).decode() if store.check([key]) else ""

@@ -17,7 +17,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from genesis import dtypes
 from genesis.backends.cuda.runtime import streams
@@ -31,6 +32,8 @@ from genesis.ndarray.device import current_index
 from genesis.settings import settings
 
 if TYPE_CHECKING:
+    from nccl.core import Communicator
+
     from genesis.distributed.group import ProcessGroup
 
 _EVERY = 0.5  # seconds between two looks at the calls on their way
@@ -71,7 +74,7 @@ class Nccl:
         NDArray.full((1,), 0, dtypes.uint8, self.device)  # makes the device's context current, which NCCL takes
         own = base64.b64encode(core.get_unique_id().as_bytes).decode() if peers.rank == 0 else ""
         shared = core.UniqueId.from_bytes(base64.b64decode(group.share(own)))
-        self._communicator: Any = core.Communicator.init(peers.size, peers.rank, shared)
+        self._communicator: Communicator = core.Communicator.init(peers.size, peers.rank, shared)
         self._stream = streams.Stream(self.device.index, priority=-1)
         self.failed: DistributedError | None = None
         self._on_their_way: collections.deque[StreamWork] = collections.deque()
@@ -219,7 +222,7 @@ class Nccl:
         return None
 
 
-def require_package() -> Any:
+def require_package() -> ModuleType:
     """nccl4py's public module. Raises: ValueError: the CUDA device is simulated; ImportError: it is not installed."""
     if settings.cuda == "simulated":
         expected = "'gloo' for the simulated CUDA device"

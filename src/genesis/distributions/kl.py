@@ -14,11 +14,13 @@ from genesis.distributions.gamma import Beta, Dirichlet, Gamma
 from genesis.linalg import solve_triangular
 from genesis.tensor import Tensor
 
-C = TypeVar("C", bound=Callable[..., Tensor])
+P = TypeVar("P", bound=Distribution)
+Q = TypeVar("Q", bound=Distribution)
+Divergence = Callable[[P, Q], Tensor]
 _PAIRS: dict[tuple[type, type], Callable[[Any, Any], Tensor]] = {}
 
 
-def register_kl(type_p: type[Distribution], type_q: type[Distribution]) -> Callable[[C], C]:
+def register_kl(type_p: type[P], type_q: type[Q]) -> Callable[[Divergence[P, Q]], Divergence[P, Q]]:
     """Register a function as the divergence of a pair of families; a decorator.
 
     Args:
@@ -33,7 +35,7 @@ def register_kl(type_p: type[Distribution], type_q: type[Distribution]) -> Calla
         1.0
     """
 
-    def register(function: C) -> C:
+    def register(function: Divergence[P, Q]) -> Divergence[P, Q]:
         _PAIRS[type_p, type_q] = function
         return function
 

@@ -16,6 +16,7 @@ from genesis.export import (
     ops_elementwise,
     ops_reduction,
     ops_selection,
+    ops_special,
     ops_views,
     ops_windows,
     runtime,
@@ -31,7 +32,9 @@ from genesis.nn import Module
 from genesis.tensor import Tensor
 
 # Imported for their entries in the table.
-OPS = (ops_activation, ops_dense, ops_elementwise, ops_reduction, ops_selection, ops_views, ops_windows)
+OPS = (
+    ops_activation, ops_dense, ops_elementwise, ops_reduction, ops_selection, ops_special, ops_views, ops_windows
+)  # fmt: skip
 Example: TypeAlias = "Tensor | Sequence[Tensor] | Mapping[str, Tensor]"
 
 

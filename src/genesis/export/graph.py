@@ -16,7 +16,7 @@ from genesis.export.sizes import DependsOnSizeError, Dim, Shape, Size
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"
+Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.generic[bool | int | float]]]"
 Attribute: TypeAlias = "int | float | str | Sequence[int]"
 
 
@@ -231,7 +231,7 @@ class Emitter:
         return DependsOnSizeError(f"{self._op}: depends on dynamic sizes: {reason} ({self._line})")
 
 
-def numpy_dtype(dtype: DType) -> np.dtype[np.generic]:
+def numpy_dtype(dtype: DType) -> np.dtype[np.generic[bool | int | float]]:
     if dtype is dtypes.bfloat16:
         import ml_dtypes
 

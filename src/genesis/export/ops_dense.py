@@ -43,7 +43,11 @@ def embedding(e: Emitter, index: Operand, weight: Operand, **options: object) ->
 @translates("OneHot")
 def one_hot(e: Emitter, index: Operand, num_classes: Dim) -> ir.Value:
     values = e.array(np.array([0, 1], np.int64))
-    return e.op("OneHot", e.cast(index, dtypes.int64), e.size(num_classes), values, axis=-1)
+    classes = e.cast(index, dtypes.int64)
+    if index.ndim:
+        return e.op("OneHot", classes, e.size(num_classes), values, axis=-1)
+    row = e.op("OneHot", e.op("Unsqueeze", classes, e.ints([0])), e.size(num_classes), values, axis=-1)
+    return e.op("Squeeze", row, e.ints([0]))
 
 
 # --- attention --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from genesis import dtypes
 from genesis.dtypes import DType
 from genesis.export.graph import Emitter, Input, Operand
@@ -86,6 +88,35 @@ def cumsum(e: Emitter, x: Operand, dim: int, dtype: DType | None = None) -> ir.V
     if not x.ndim:
         return e.op("Identity", value)
     return e.op("CumSum", value, e.number(dim, dtypes.int64))
+
+
+@translates("CumMax", "cummax")
+def cummax(e: Emitter, x: Operand, dim: int) -> tuple[ir.Value, ir.Value]:
+    """By doubling: after step k, each element has the greatest of the 2ᵏ up to it."""
+    if not x.ndim:
+        return e.op("Identity", x), e.number(0, dtypes.int64)
+    size, dtype = e.fixed(x.shape[dim], "the length of a running maximum"), computed_in(x.dtype)
+    values = e.cast(x, dtype)
+    counted = e.array(np.arange(size).reshape(-1, *[1] * (x.ndim - 1 - dim)))
+    indices = e.op("Expand", counted, e.sizes(x.shape))
+    step = 1
+    while step < size:
+        first, last, axis = e.ints([0]), e.ints([size]), e.ints([dim])
+        split, up_to = e.ints([step]), e.ints([size - step])
+        early, late = e.op("Slice", values, first, up_to, axis), e.op("Slice", values, split, last, axis)
+        kept = e.op("GreaterOrEqual", late, early)
+        if dtype.is_floating_point:  # NaN is the largest
+            kept = e.op("Or", e.op("And", kept, e.op("Not", e.op("IsNaN", early))), e.op("IsNaN", late))
+        values = _behind(e, values, split, e.op("Where", kept, late, early), dim)
+        early, late = e.op("Slice", indices, first, up_to, axis), e.op("Slice", indices, split, last, axis)
+        indices = _behind(e, indices, split, e.op("Where", kept, late, early), dim)
+        step *= 2
+    return values if dtype is x.dtype else e.convert(values, x.dtype), indices
+
+
+def _behind(e: Emitter, whole: ir.Value, split: ir.Value, rest: ir.Value, dim: int) -> ir.Value:
+    """The first `split` elements of whole, and behind them the rest."""
+    return e.op("Concat", e.op("Slice", whole, e.ints([0]), split, e.ints([dim])), rest, axis=dim)
 
 
 # --- extremes ---------------------------------------------------------------------------------------------------------

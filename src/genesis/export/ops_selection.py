@@ -26,14 +26,22 @@ def index_select(e: Emitter, x: Operand, dim: int, index: Operand) -> ir.Value:
 
 @translates("IndexAdd")
 def index_add(e: Emitter, x: Operand, source: Operand, dim: int, index: Operand, alpha: Number) -> ir.Value:
-    if not x.ndim:
-        raise e.refuse("of a 0-d tensor has no translation to ONNX")
     added = source.value if alpha == 1 else e.op("Mul", source, e.number(alpha, source.dtype))
+    if not x.ndim:
+        return e.op("Squeeze", index_add(e, _vector(e, x), _vector(e, source), 0, index, alpha), e.ints([0]))
     order = [dim, *[axis for axis in range(x.ndim) if axis != dim]]
     first = e.op("Transpose", x, perm=order)
     places = e.op("Reshape", e.cast(index, dtypes.int64), e.ints([-1, 1]))
     summed = e.op("ScatterND", first, places, e.op("Transpose", added, perm=order), reduction="add")
     return e.op("Transpose", summed, perm=sorted(range(x.ndim), key=order.__getitem__))
+
+
+def _vector(e: Emitter, x: Operand) -> Operand:
+    """x with a dimension, if it has none."""
+    return x if x.ndim else x._replace(value=e.op("Unsqueeze", x, e.ints([0])), shape=(1,))
+
+
+translates("index_add")(lambda e, x, dim, index, source: index_add(e, x, source, dim, index, 1))
 
 
 @translates("Gather", "gather")
@@ -61,7 +69,9 @@ translates("scatter_add")(lambda e, x, dim, index, source: _scattered(e, x, sour
 
 def _scattered(e: Emitter, x: Operand, source: Operand | Number, dim: int, index: Operand, reduction: str) -> ir.Value:
     if not x.ndim or not index.ndim:
-        raise e.refuse("of a 0-d tensor has no translation to ONNX")
+        sources = _vector(e, source) if isinstance(source, Operand) else source
+        y = _scattered(e, _vector(e, x), sources, 0, _vector(e, index), reduction)
+        return y if x.ndim else e.op("Squeeze", y, e.ints([0]))
     updates = e.cast(source, x.dtype)
     if not isinstance(source, Operand):
         updates = e.op("Expand", updates, e.op("Shape", index))
@@ -73,9 +83,10 @@ def _scattered(e: Emitter, x: Operand, source: Operand | Number, dim: int, index
 
 @translates("NonZero", "nonzero")
 def nonzero(e: Emitter, x: Operand) -> ir.Value:
-    if not x.ndim:
-        raise e.refuse("of a 0-d tensor has no translation to ONNX")
-    return e.op("Transpose", e.op("NonZero", x), perm=[1, 0])
+    if x.ndim:
+        return e.op("Transpose", e.op("NonZero", x), perm=[1, 0])
+    found = e.op("Transpose", e.op("NonZero", _vector(e, x)), perm=[1, 0])
+    return e.op("Slice", found, e.ints([0]), e.ints([0]), e.ints([1]))  # as many rows, of no places
 
 
 # --- order ------------------------------------------------------------------------------------------------------------

@@ -151,9 +151,17 @@ def repeat(e: Emitter, x: Operand, repeats: Shape) -> ir.Value:
 
 @translates("Triangle")
 def triangle(e: Emitter, x: Operand, op: NamedOp, diagonal: int) -> ir.Value:
+    return _triangle(e, x, op.__name__, diagonal)
+
+
+translates("tril")(lambda e, x, diagonal: _triangle(e, x, "tril", diagonal))
+translates("triu")(lambda e, x, diagonal: _triangle(e, x, "triu", diagonal))
+
+
+def _triangle(e: Emitter, x: Operand, op: str, diagonal: int) -> ir.Value:
     direct = x.dtype.name in ("float32", "float64", "int64", "bool")
     value = x.value if direct else e.convert(x.value, dtypes.float64)
-    y = e.op("Trilu", value, e.number(diagonal, dtypes.int64), upper=int(op.__name__ == "triu"))
+    y = e.op("Trilu", value, e.number(diagonal, dtypes.int64), upper=int(op == "triu"))
     return y if direct else e.convert(y, x.dtype)
 
 
@@ -176,6 +184,11 @@ def diagonal(e: Emitter, x: Operand, dims: tuple[int, int], offset: int) -> ir.V
 def cat(e: Emitter, *arrays: Operand, dim: int, shape: Shape) -> ir.Value:
     filled = [array for array in arrays if array.shape != (0,)] or arrays[:1]
     return e.op("Concat", *[e.cast(array, e.dtype) for array in filled], axis=dim)
+
+
+@translates("cat")
+def cat_arrays(e: Emitter, arrays: Sequence[Operand], dim: int) -> ir.Value:
+    return e.op("Concat", *arrays, axis=dim)
 
 
 @translates("Split")

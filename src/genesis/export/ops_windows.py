@@ -152,16 +152,28 @@ def avg_pool2d(
     e: Emitter, x: Operand, spatial: int, windows: Windows, count_include_pad: bool, divisor_override: int | None
 ) -> ir.Value:
     kernel, stride, padding = (pair[-spatial:] for pair in windows[:3])
-    divisor = divisor_override
-    if divisor is not None and windows.ceil_mode:
-        raise e.refuse("divisor_override with ceil_mode has no translation to ONNX")
+    if divisor_override is not None:
+        return _summed(e, x, kernel, stride, padding, divisor_override)
     y = e.op(
         "AveragePool", _batched(e, x, spatial), kernel_shape=kernel, strides=stride, pads=[*padding, *padding],
-        ceil_mode=int(windows.ceil_mode), count_include_pad=int(count_include_pad or divisor is not None),
+        ceil_mode=int(windows.ceil_mode), count_include_pad=int(count_include_pad),
     )  # fmt: skip
-    if divisor is not None:
-        y = e.op("Mul", y, e.number(math.prod(kernel) / divisor, x.dtype))
     return _unbatched(e, y, x, spatial)
+
+
+def _summed(
+    e: Emitter, x: Operand, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], divisor: int
+) -> ir.Value:
+    """The sums of windows / divisor: means of zeros, too, which stand all around and behind a last window."""
+    spatial = len(kernel)
+    behind = [*padding]
+    for axis, count in enumerate(e.shape[-spatial:]):
+        if isinstance(count, int) and isinstance(size := x.shape[axis - spatial], int):
+            behind[axis] = max((count - 1) * stride[axis] + kernel[axis] - padding[axis] - size, 0)
+    pads = e.ints([0, 0, *padding, 0, 0, *behind])
+    padded = e.op("Pad", _batched(e, x, spatial), pads, e.number(0, x.dtype), mode="constant")
+    y = e.op("AveragePool", padded, kernel_shape=kernel, strides=stride)
+    return _unbatched(e, e.op("Mul", y, e.number(math.prod(kernel) / divisor, x.dtype)), x, spatial)
 
 
 @translates("AdaptiveAvgPool2d")
@@ -182,7 +194,8 @@ def _averaged(e: Emitter, x: Operand, wanted: Shape) -> ir.Value:
         if n == 1:
             y = e.op("ReduceMean", y, e.ints([axis]), keepdims=1)
             continue
-        matrix = e.array(_means(e.fixed(x.shape[axis], "a pooled size"), e.fixed(n), x.dtype))
+        size, count = x.shape[axis], e.fixed(n)
+        matrix = e.array(_means(size, count, x.dtype)) if isinstance(size, int) else _means_of(e, size, count, x.dtype)
         if axis == -1:
             y = e.op("MatMul", y, e.op("Transpose", matrix, perm=[1, 0]))
         else:
@@ -199,17 +212,51 @@ def _means(size: int, count: int, dtype: DType) -> Array:
     return matrix.astype(dtype.name if dtype is not dtypes.bfloat16 else "float32")
 
 
+def _means_of(e: Emitter, size: Size, count: int, dtype: DType) -> ir.Value:
+    """The matrix of _means() where the size varies."""
+    length, first = e.size(size), e.array(np.arange(count, dtype=np.int64)[:, None])
+    divisor, one = e.ints([count]), e.number(1, dtypes.int64)
+    starts = e.op("Div", e.op("Mul", first, length), divisor)
+    behind = e.op("Add", e.op("Mul", e.op("Add", first, one), length), e.ints([count - 1]))
+    ends = e.op("Div", behind, divisor)
+    place = e.op("Range", e.number(0, dtypes.int64), e.op("Squeeze", length, e.ints([0])), one)
+    inside = e.op("And", e.op("GreaterOrEqual", place, starts), e.op("Less", place, ends))
+    return e.op("Div", e.convert(inside, dtype), e.convert(e.op("Sub", ends, starts), dtype))
+
+
 @translates("AdaptiveMaxPool2d")
 def adaptive_max_pool2d(e: Emitter, x: Operand, size: tuple[Dim, Dim]) -> tuple[ir.Value, ir.Value]:
     planes = _batched(e, x, 2)
     sizes = [e.fixed(dim, "a pooled size") for dim in x.shape[-2:]]
     counts = [e.fixed(n) for n in size]
     if any(n == 0 or size % n for size, n in zip(sizes, counts, strict=True)):
-        raise e.refuse(f"windows of several sizes, from {tuple(sizes)} to {tuple(counts)}, have no translation to ONNX")
+        y, found = _maxima_of_uneven(e, planes, sizes, counts)
+        return _unbatched(e, y, x, 2), _unbatched(e, found, x, 2)
     kernel = [size // n for size, n in zip(sizes, counts, strict=True)]
     y, found = e.ops("MaxPool", 2, planes, kernel_shape=kernel, strides=kernel)
     indices = e.op("Mod", found, e.number(math.prod(sizes), dtypes.int64))
     return _unbatched(e, y, x, 2), _unbatched(e, indices, x, 2)
+
+
+def _maxima_of_uneven(e: Emitter, x: ir.Value, sizes: list[int], counts: list[int]) -> tuple[ir.Value, ir.Value]:
+    """Maxima of windows of several sizes: each has as many places as the largest, the last of it several times."""
+    height, width = (_windows(size, count) for size, count in zip(sizes, counts, strict=True))
+    places: Array = height[:, None, :, None] * sizes[1] + width[None, :, None, :]  # (P, Q, rows, columns)
+    places = places.reshape(*counts, -1)
+    flat = e.op("Reshape", x, e.ints([0, 0, -1]))
+    seen = e.op("Gather", flat, e.array(places), axis=2)  # (N, C, P, Q, places)
+    best = e.op("ArgMax", seen, axis=-1, keepdims=1)
+    of_plane = e.op("Expand", e.array(places[None, None]), e.op("Shape", seen))
+    found, y = (e.op("GatherElements", each, best, axis=-1) for each in (of_plane, seen))
+    return e.op("Squeeze", y, e.ints([-1])), e.op("Squeeze", found, e.ints([-1]))
+
+
+def _windows(size: int, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """(count, the largest window's size), int64: the places of each window."""
+    ends = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+    most = max((end - start for start, end in ends), default=0)
+    rows = [[min(start + step, end - 1) for step in range(most)] for start, end in ends]
+    return np.array(rows, np.int64).reshape(count, most)
 
 
 # --- other sizes ------------------------------------------------------------------------------------------------------

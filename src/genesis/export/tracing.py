@@ -10,7 +10,7 @@ import numpy as np
 
 from genesis import backends
 from genesis.autograd import no_grad
-from genesis.autograd.modes import without_folding
+from genesis.autograd.modes import without_folding, without_value_checks
 from genesis.backends import Backend
 from genesis.backends.backend import Op
 from genesis.dtypes import DType
@@ -45,16 +45,25 @@ class Trace:
 
 
 class _Tracer(Recorder):
-    """A Recorder that also notes dtypes. Arrays are known by their handles, on which ops and Functions agree."""
+    """A Recorder that also notes dtypes.
+
+    Arrays are known by their handles, on which ops and Functions agree. An NDArray would bring the number of its
+    changes from before the run, which the ops that are noted do not know of.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.dtypes: dict[int, DType] = {}
         self.backend: Backend | None = None
 
+    def place(self, arg: object) -> object:
+        return super().place(_handle_of(arg))
+
+    def _made(self, result: object, base: Value | None = None) -> Value | None:
+        return super()._made(_handle_of(result), base)
+
     def declare(self, kind: Kind, array: object) -> Value:
-        handle = array.array.handle if isinstance(array, Tensor) else array
-        handle = handle.handle if isinstance(handle, NDArray) else handle
+        handle = _handle_of(array)
         value = super().declare(kind, handle)
         self._note_dtype(value, handle)
         return value
@@ -81,6 +90,11 @@ class _Tracer(Recorder):
             self.dtypes[value.number] = self.backend.dtype(array)
 
 
+def _handle_of(array: object) -> object:
+    array = array.array if isinstance(array, Tensor) else array
+    return array.handle if isinstance(array, NDArray) else array
+
+
 def trace(model: Module, inputs: Named, keywords: Sequence[str] = ()) -> Trace:
     """Run model on inputs in eval mode, without gradient, and record it.
 
@@ -93,6 +107,7 @@ def trace(model: Module, inputs: Named, keywords: Sequence[str] = ()) -> Trace:
         stack.enter_context(_in_eval_mode(model))
         stack.enter_context(no_grad())
         stack.enter_context(without_folding())
+        stack.enter_context(without_value_checks())
         for kind in sorted({tensor.device.type for tensor in tensors}):
             backend: Backend = backends.get(kind)
             recorder.backend = backend

@@ -35,6 +35,7 @@ from genesis.functional.loss import *
 from genesis.functional.margin_loss import *
 from genesis.functional.matrices import *
 from genesis.functional.normalization import *
+from genesis.functional.numbers import *
 from genesis.functional.padding import *
 from genesis.functional.pooling import *
 from genesis.functional.products import *
@@ -43,6 +44,7 @@ from genesis.functional.random import *
 from genesis.functional.rectifiers import *
 from genesis.functional.reduction import *
 from genesis.functional.regions import *
+from genesis.functional.scattering import *
 from genesis.functional.searching import *
 from genesis.functional.second_order_formulas import *
 from genesis.functional.second_order_layers import *
@@ -54,6 +56,7 @@ from genesis.functional.sorting import *
 from genesis.functional.special import *
 from genesis.functional.stacking import *
 from genesis.functional.statistics import *
+from genesis.functional.strided import *
 from genesis.functional.tables import *
 from genesis.functional.transcendental import *
 from genesis.functional.trigonometry import *

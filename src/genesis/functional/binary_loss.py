@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import dtypes
 from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import ShapeError, describe
@@ -109,7 +107,9 @@ class BCEWithLogitsLoss(ArrayFunction):
         ctx.save(x, target, weight, pos_weight)
         ctx.reduction = reduction
         dtype = x.dtype
-        x, target, weight, pos_weight = _at_least_float32(x, target, weight, pos_weight)
+        x, target = _at_least_float32(x), _at_least_float32(target)
+        weight = None if weight is None else _at_least_float32(weight)
+        pos_weight = None if pos_weight is None else _at_least_float32(pos_weight)
         if pos_weight is None:
             each = _softplus(x).sub(x.mul(target))
         else:
@@ -118,12 +118,15 @@ class BCEWithLogitsLoss(ArrayFunction):
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> Gradients:
-        x, target, weight, pos_weight = _at_least_float32(*ctx.saved)
+        x, target, weight, pos_weight = ctx.saved
+        x, target = _at_least_float32(x), _at_least_float32(target)
+        weight = None if weight is None else _at_least_float32(weight)
+        pos_weight = None if pos_weight is None else _at_least_float32(pos_weight)
         needs_x, needs_target, _, _ = ctx.needs_input_grad
         slope_x = slope_target = None
         if needs_x and pos_weight is None:
             slope_x = x.sigmoid().sub(target)
-        elif needs_x:
+        elif needs_x and pos_weight is not None:
             slope_x = ops.sub(1, target).sub(pos_weight.sub(1).mul(target).add(1).mul(x.neg().sigmoid()))
         if needs_target:
             slope_target = x.neg() if pos_weight is None else pos_weight.sub(1).mul(_softplus(x.neg())).sub(x)
@@ -131,9 +134,9 @@ class BCEWithLogitsLoss(ArrayFunction):
         return *[None if s is None else spread(grad, s, ctx.reduction) for s in slopes], None, None
 
 
-def _at_least_float32(*arrays: NDArray | None) -> list[Any]:  # None where one is given
+def _at_least_float32(x: NDArray) -> NDArray:
     """16 bits are too few for differences of rounded terms."""
-    return [x.to(dtypes.float32) if x is not None and x.dtype.itemsize == 2 else x for x in arrays]
+    return x.to(dtypes.float32) if x.dtype.itemsize == 2 else x
 
 
 def _softplus(x: NDArray) -> NDArray:

@@ -287,7 +287,7 @@ def floating(input: Tensor) -> Tensor:
     return input if input.array.dtype.is_floating_point else cast(input, get_default_dtype())
 
 
-def _in_wide(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+def _in_wide(function: Callable[[Tensor, Tensor, Tensor], Tensor], *tensors: Tensor) -> Tensor:
     """function(*tensors), in float32 where they are of 16 bits, so that what is between is not rounded."""
     dtype = result_type(*[tensor.array for tensor in tensors])
     if not dtype.is_floating_point or dtype.itemsize != 2:

@@ -182,7 +182,7 @@ def convolve_transposed(
     dilation: Size,
 ) -> Tensor:  # fmt: skip
     """The transposed convolution in so many dimensions, under the name that its errors speak of."""
-    shapes = tuple(shapes_of(op, OPERANDS, operands, required=2))
+    shapes = shapes_of(op, OPERANDS, operands, required=2)
     options = (stride, padding, output_padding, groups, dilation)
     geometry, size, extra = _check_transposed(op, spatial, shapes, *options)
     return ConvTranspose2d.apply(*operands, geometry=geometry, size=size, extra=extra)
@@ -288,7 +288,7 @@ def check_conv(
     if bias is None and isinstance(input, Tensor) and isinstance(weight, Tensor):  # the fast path of most calls
         shapes = input.array.shape, weight.array.shape, None
         return check_shapes(op, spatial, shapes, stride, padding, dilation, groups)
-    given = tuple(shapes_of(op, OPERANDS, operands, required=2))
+    given = shapes_of(op, OPERANDS, operands, required=2)
     return check_shapes(op, spatial, given, stride, padding, dilation, groups)
 
 

@@ -11,7 +11,7 @@ from genesis.autograd.modes import state
 from genesis.errors import DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.functional.conv import Conv2d, check_conv, conv_geometry, convolve_transposed, transpose_geometry
 from genesis.functional.shape import unsqueeze
-from genesis.functional.windows import Size, require_tensor
+from genesis.functional.windows import Size, per_dimension, require_tensor
 from genesis.ndarray import NDArray
 from genesis.precision import float32_precision
 from genesis.shapes import Shape
@@ -51,13 +51,13 @@ def conv(
 
 def conv_into(
     out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size | str = 0,
-    dilation: Size = 1, groups: int = 1, *, precision: str | None = None,
+    dilation: Size = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Write the result of conv into out. Gradients are not recorded.
+    """Write the result of conv into out, in the float32 precision in force. Gradients are not recorded.
 
     Args:
         out: of the shape that conv_output_shape() gives, dtype and device of input; shares no memory with an operand.
-        input, weight, bias, stride, padding, dilation, groups, precision: as in `genesis.conv`.
+        input, weight, bias, stride, padding, dilation, groups: as in `genesis.conv`.
     Returns: out.
     Raises: as conv(); ShapeError, DTypeError, DeviceError: out is not as it should be; ValueError: out shares memory
         with an operand; GraphError: an operand requires grad.
@@ -70,7 +70,7 @@ def conv_into(
     _check("conv_into", input, weight, bias)
     shape = conv_output_shape(input.array.shape, weight.array.shape, stride, padding, dilation, groups)
     _check_out("conv_into", out, shape, input, weight, bias)
-    out.array.copy_into(conv(input, weight, bias, stride, padding, dilation, groups, precision=precision).array)
+    out.array.copy_into(conv(input, weight, bias, stride, padding, dilation, groups).array)
     return out
 
 
@@ -105,28 +105,31 @@ def transposed_conv(
 
 
 def transposed_conv_into(
-    out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0,
-    output_padding: Size = 0, groups: int = 1, dilation: Size = 1, *, precision: str | None = None,
+    out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Size = 1, padding: Size = 0, *,
+    groups: int = 1, dilation: Size = 1,
 ) -> Tensor:  # fmt: skip
-    """Write the result of transposed_conv into out.
+    """Write the result of transposed_conv into out, in the float32 precision in force. Gradients are not recorded.
 
     Args:
-        out: of the shape that transposed_conv_output_shape() gives, dtype and device of input; shares no memory with an
-            operand.
-        input, weight, bias, stride, padding, output_padding, groups, dilation, precision: as in
-            `genesis.transposed_conv`.
+        out: dtype and device of input; shares no memory with an operand. Its shape is one that
+            transposed_conv_output_shape() gives, and determines the output_padding.
+        input, weight, bias, stride, padding, groups, dilation: as in `genesis.transposed_conv`.
     Returns: out.
     Raises: as conv_into().
-    Grad: none; GraphError if an operand requires one.
-    Example: >>> out = genesis.empty(1, 1, 4)
-    >>> genesis.transposed_conv_into(out, genesis.ones(1, 2), genesis.ones(1, 1, 1, 2), stride=2).tolist()
-    [[[1.0, 1.0, 1.0, 1.0]]]
+
+    Example:
+        >>> out = genesis.empty(1, 1, 5)  # output_padding=(0, 1)
+        >>> genesis.transposed_conv_into(out, genesis.ones(1, 2), genesis.ones(1, 1, 1, 2), stride=2).tolist()
+        [[[1.0, 1.0, 1.0, 1.0, 0.0]]]
     """
-    _check("transposed_conv_into", input, weight, bias)
+    op = "transposed_conv_into"
+    _check(op, input, weight, bias)
+    require_tensor(op, "out", out)
+    output_padding = _output_padding(op, (out, input, weight), stride, padding, dilation)
     options = (stride, padding, output_padding, groups, dilation)
     shape = transposed_conv_output_shape(input.array.shape, weight.array.shape, *options)
-    _check_out("transposed_conv_into", out, shape, input, weight, bias)
-    out.array.copy_into(transposed_conv(input, weight, bias, *options, precision=precision).array)
+    _check_out(op, out, shape, input, weight, bias)
+    out.array.copy_into(transposed_conv(input, weight, bias, *options).array)
     return out
 
 
@@ -230,6 +233,22 @@ def _check_out(op: str, out: Tensor, shape: Shape, input: Tensor, *others: Tenso
             raise ValueError(describe(op, "out", f"memory apart from {argument}", "an overlap"))
     if state.recording and any(each is not None and each.requires_grad for each in (out, *operands)):
         raise GraphError(f"{op}: has no gradients; call it under no_grad(), or use {op.removesuffix('_into')}()")
+
+
+def _output_padding(
+    op: str, tensors: tuple[Tensor, Tensor, Tensor], stride: Size, padding: Size, dilation: Size
+) -> Shape:
+    """The output_padding that gives out's planes, or if there is none, the nearest planes that there are."""
+    out, input, weight = (tensor.array.shape for tensor in tensors)
+    strides, dilations = per_dimension(op, "stride", stride, 2, least=1), per_dimension(op, "dilation", dilation, 2, 1)
+    paddings = per_dimension(op, "padding", padding, 2, least=0)
+    planes = out[-2:] if len(out) >= 2 else (0, 0)
+    least = (
+        (size - 1) * s - 2 * p + d * (kernel - 1) + 1
+        for size, kernel, s, p, d in zip(input[-2:], weight[2:], strides, paddings, dilations, strict=True)
+    )
+    most = (max(s, d) - 1 for s, d in zip(strides, dilations, strict=True))
+    return tuple(min(max(size - low, 0), high) for size, low, high in zip(planes, least, most, strict=True))
 
 
 def _overlap(x: NDArray, y: NDArray) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis import dtypes
 from genesis.autograd import ArrayFunction, Context, Tensor
@@ -24,6 +25,8 @@ from genesis.shapes import Shape
 __all__ = ["ctc_loss"]
 
 Lengths = Tensor | Sequence[int] | int
+Integers: TypeAlias = "npt.NDArray[np.int64]"
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 def ctc_loss(
@@ -79,11 +82,11 @@ def ctc_loss(
 class Labels(NamedTuple):
     """Holds what a batch is to say, on the host."""
 
-    steps: np.ndarray  # (N,): how many steps of each sample count
-    targets: np.ndarray  # (N,): how many labels each has
-    extended: np.ndarray  # (N, L): its labels with blanks around each, L = 2S + 1
+    steps: Integers  # (N,): how many steps of each sample count
+    targets: Integers  # (N,): how many labels each has
+    extended: Integers  # (N, L): its labels with blanks around each, L = 2S + 1
 
-    def on(self, device: Device, array: np.ndarray) -> NDArray:
+    def on(self, device: Device, array: Integers | Flags) -> NDArray:
         kind = dtypes.bool_ if array.dtype == np.bool_ else dtypes.int64
         return NDArray.from_numpy(np.ascontiguousarray(array), kind, device)
 
@@ -190,7 +193,7 @@ def _stacked(rows: list[NDArray], like: NDArray) -> NDArray:
     return ops.cat([row.unsqueeze(0) for row in rows], 0) if rows else like
 
 
-def _may_skip(extended: np.ndarray, blank: int) -> np.ndarray:
+def _may_skip(extended: Integers, blank: int) -> Flags:
     """(N, L): whether the blank before a label may be left out: not between equal labels."""
     skip = np.zeros(extended.shape, np.bool_)
     skip[:, 2:] = (extended[:, 2:] != blank) & (extended[:, 2:] != extended[:, :-2])
@@ -236,7 +239,7 @@ def _labels(
     return Labels(counts, lengths, extended)
 
 
-def _lengths(op: str, name: str, given: Lengths, batch: int) -> np.ndarray:
+def _lengths(op: str, name: str, given: Lengths, batch: int) -> Integers:
     """(N,) numbers that are not negative."""
     values = np.atleast_1d(given.array.numpy() if isinstance(given, Tensor) else np.asarray(given, dtype=None))
     if values.size and values.dtype.kind not in "iu":

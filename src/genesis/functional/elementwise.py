@@ -13,6 +13,8 @@ from genesis.autograd import BinaryFunction, Context, ElementwiseFunction, Gradi
 from genesis.dtypes import Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
+from genesis.functional.choice import Where as Where
+from genesis.functional.choice import where as where
 from genesis.ndarray import NDArray, ops, result_type
 
 __all__ = ["add", "clamp", "div", "floor_divide", "maximum", "minimum", "mul", "pow", "remainder", "sub", "where"]
@@ -415,34 +417,3 @@ def _inside(x: NDArray, low: Operand | None, high: Operand | None) -> NDArray:
         assert low is not None  # clamp() asks for one of them
         return x.ge(low)
     return x.le(high) if low is None else x.ge(low).logical_and(x.le(high))
-
-
-def where(condition: Tensor, input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """input where condition is true, else other.
-
-    Args:
-        condition: bool (or uint8), any shape.
-        input, other: tensors that broadcast with condition, or numbers.
-    Returns: the common shape, in the promoted dtype.
-    Raises: DTypeError: condition is of another dtype. ValueError: the shapes don't broadcast.
-    Grad: input, other. Saves condition.
-    Example: >>> F.where(genesis.tensor([True, False]), genesis.tensor([1.0, 2.0]), 0.0).tolist()
-    [1.0, 0.0]
-    """
-    if condition.array.dtype.name not in ("bool", "uint8"):
-        raise DTypeError(describe("where", "condition", "genesis.bool", condition.array.dtype))
-    return Where.apply(condition, input, other)
-
-
-class Where(ElementwiseFunction):
-    @staticmethod
-    def forward(ctx: Context, condition: NDArray, x: Operand, y: Operand) -> NDArray:
-        condition = condition.ne(0) if condition.dtype.name == "uint8" else condition
-        ctx.save(condition)
-        return condition.where(x, y)
-
-    @staticmethod
-    def backward(ctx: Context, grad: NDArray) -> Gradients:
-        (condition,) = ctx.saved
-        _, needs_x, needs_y = ctx.needs_input_grad
-        return None, condition.where(grad, 0.0) if needs_x else None, condition.where(0.0, grad) if needs_y else None

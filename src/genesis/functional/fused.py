@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack
+from typing import NoReturn, Protocol, TypedDict, Unpack
 
 from genesis import activations, dtypes
-from genesis.autograd import ArrayFunction, Gradients, Tensor, modes
+from genesis.autograd import ArrayFunction, Context, Gradients, Tensor, modes
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.conv import (
     Conv2d,
@@ -18,17 +18,18 @@ from genesis.functional.conv import (
 from genesis.functional.normalization import check_several_values, check_statistics
 from genesis.functional.windows import Size, remembered, require_tensor, shapes_of
 from genesis.ndarray import NDArray, ops
-from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm, record
+from genesis.records import ConvGeometry, ConvSettings, NormOptions, NormState, SavedConvNorm, record
 from genesis.shapes import Shape
 
 __all__ = ["PackedConv", "conv_bn_relu", "conv_prepack", "conv_prepacked", "fold_batch_norm"]
 
 
+_DEFAULT = ConvSettings()
+
+
 def conv_bn_relu(
-    input: Tensor, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
-    running_mean: Tensor | None, running_var: Tensor | None, training: bool = False, momentum: float = 0.1,
-    eps: float = 1e-5, stride: Size = 1, padding: Size | str = 0, dilation: Size = 1, groups: int = 1,
-    residual: Tensor | None = None, activation: str | None = "relu", num_batches_tracked: Tensor | None = None,
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
+    settings: ConvSettings = _DEFAULT, residual: Tensor | None = None, activation: str | None = "relu",
 ) -> Tensor:  # fmt: skip
     """activation(batch_norm(conv2d(input, weight, bias)) + residual), in one op with one exact backward.
 
@@ -36,45 +37,54 @@ def conv_bn_relu(
         input: (N, C, H, W), any floating dtype; any strides.
         weight: (K, C / groups, R, S), dtype of input.
         bias: (K,) or None.
-        gamma, beta: (K,), scale and shift of the norm, or None.
-        running_mean, running_var: (K,); in training they are updated in place, and may be None.
-        training: normalize by the statistics of this batch, else by the running ones.
-        momentum: the share of this batch in the running statistics.
-        eps: added to the variance.
-        stride, padding, dilation, groups: as in `F.conv2d`.
+        norm: NormState(gamma, beta, running_mean, running_var, num_batches_tracked): scale and shift, (K,) or None;
+            running statistics, (K,), in training updated in place, or None; and int64 (), which grows by 1 in training,
+            or None.
+        options: NormOptions(training, momentum, eps): whether to normalize by the statistics of this batch or by the
+            running ones, the share of this batch in the running ones, and what is added to the variance.
+        settings: ConvSettings(stride, padding, dilation, groups): the convolution's geometry, in the terms of F.conv2d.
         residual: the shape of the result, added before the activation, or None.
         activation: a name of `genesis.activations.NUMBERS`, such as "relu", "silu" or "leaky_relu(0.1)"; or None.
-        num_batches_tracked: (), int64: in training it grows by 1; or None.
     Returns: (N, K, P, Q), dtype of input.
     Raises: ValueError: as conv2d and batch_norm; the residual's shape differs; it is no activation. TypeError: as
-        conv2d; num_batches_tracked is no int64.
+        conv2d; norm, options or settings is no such record; num_batches_tracked is no int64.
     Grad: input, weight, bias, gamma, beta, residual. Saves input, parameters, mean and inverse deviation, and as the
         backend needs them the convolution's output or less, and a mask of one bit per element for ReLU, or the values
         before another activation.
     Source: Ioffe & Szegedy 2015, arXiv:1502.03167 (batch norm and its gradient).
 
     Example:
+        >>> from genesis.records import ConvSettings, NormOptions, NormState
         >>> x, w, one, zero = genesis.ones(1, 1, 3, 3), genesis.ones(1, 1, 3, 3), genesis.ones(1), genesis.zeros(1)
-        >>> F.conv_bn_relu(x, w, None, one, zero, zero, one, eps=0.0).item()
-        9.0
+        >>> norm, options = NormState(one, zero, zero, one), NormOptions(training=False, eps=0.0)
+        >>> F.conv_bn_relu(x, w, None, norm, options, ConvSettings(padding=1)).tolist()
+        [[[[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]]]]
     """
+    if type(norm) is not NormState or type(options) is not NormOptions or type(settings) is not ConvSettings:
+        _refuse_records(norm, options, settings)
+    gamma, beta, running_mean, running_var, num_batches_tracked = norm
     tensors = (input, weight, bias, gamma, beta, running_mean, running_var, residual)
-    shapes = tuple(shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2))
-    geometry, strides, is_empty = _check(shapes, training, stride, padding, dilation, groups)
+    shapes = shapes_of("conv_bn_relu", _OPERANDS, tensors, required=2)
+    geometry, strides, is_empty = _check(shapes, options.training, *settings)
     activation = activations.checked("conv_bn_relu", activation)
     count = None if num_batches_tracked is None else _count("conv_bn_relu", num_batches_tracked)
     if is_empty:  # nothing to normalize, and nothing to learn from
-        if count is not None and training:
+        if count is not None and options.training:
             count.add_into(1)
-        return conv2d(input, weight, bias, stride, padding, dilation, groups)
+        return conv2d(input, weight, bias, *settings)
     if modes.state.autocast is not None:  # the convolution's operands take its precision, the norm's stay as they are
         input, weight, bias, residual = modes.state.autocast(Conv2d, (input, weight, bias, residual))
     running = (None if running_mean is None else running_mean.array, None if running_var is None else running_var.array)
     return ConvBNReLU.apply(
-        input, weight, bias, gamma, beta, residual, running=running, count=count,
-        options=record(NormOptions, (training, momentum, eps)), geometry=geometry, strides=strides,
-        activation=activation,
+        input, weight, bias, gamma, beta, residual, running=running, count=count, options=options, geometry=geometry,
+        strides=strides, activation=activation,
     )  # fmt: skip
+
+
+def _refuse_records(norm: object, options: object, settings: object) -> NoReturn:
+    given = {"norm": (norm, NormState), "options": (options, NormOptions), "settings": (settings, ConvSettings)}
+    argument, (value, kind) = next(each for each in given.items() if type(each[1][0]) is not each[1][1])
+    raise DTypeError(describe("conv_bn_relu", argument, f"a {kind.__name__}", type(value).__name__))
 
 
 _OPERANDS = ("input", "weight", "bias", "gamma", "beta", "running_mean", "running_var", "residual")
@@ -82,12 +92,18 @@ _OPERANDS = ("input", "weight", "bias", "gamma", "beta", "running_mean", "runnin
 
 @remembered
 def _check(
-    shapes: tuple[Any, ...], training: bool, stride: Size, padding: Size | str, dilation: Size, groups: int
+    shapes: tuple[Shape, Shape, *tuple[Shape | None, ...]],
+    training: bool,
+    stride: Size,
+    padding: Size | str,
+    dilation: Size,
+    groups: int,
 ) -> tuple[ConvGeometry, Shape, bool]:
     """Check shapes, those of _OPERANDS, and settings; return the convolution's geometry, the strides that its input
     must have, and whether the result is empty."""
     op = "conv_bn_relu"
-    x_shape, w_shape, bias, gamma, beta, mean, var, residual = shapes
+    x_shape, w_shape, *others = shapes
+    bias, gamma, beta, mean, var, residual = others
     geometry, _, strides = check_shapes(op, 2, (x_shape, w_shape, bias), stride, padding, dilation, groups)
     if len(x_shape) != 4:
         raise ShapeError(describe(op, "input", "4 dimensions", f"shape {x_shape}"))
@@ -117,8 +133,8 @@ class ConvBNReLU(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None, beta: NDArray | None,
-        residual: NDArray | None, **settings: Unpack[_Settings],
+        ctx: Context, input: NDArray, weight: NDArray, bias: NDArray | None, gamma: NDArray | None,
+        beta: NDArray | None, residual: NDArray | None, **settings: Unpack[_Settings],
     ) -> NDArray:  # fmt: skip
         check_dtypes("conv_bn_relu", input, weight, bias)
         if input.strides != settings["strides"]:
@@ -143,13 +159,13 @@ class ConvBNReLU(ArrayFunction):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: NDArray) -> Gradients:
+    def backward(ctx: Context, grad: NDArray) -> Gradients:
         saved, (training, geometry, activation) = record(SavedConvNorm, ctx.saved), ctx.options
         needs, may_overwrite, addend = ctx.needs_input_grad, ctx.owns_grad, ctx.addend
         if activation is not None:
             return ops.conv_bn_relu_backward(grad, saved, training, geometry, activation, needs, may_overwrite, addend)
-        *needs, needs_residual = needs  # without activation the gradient of the residual is grad itself
-        needs, may_overwrite = (*needs, False), may_overwrite and not needs_residual
+        *of_operands, needs_residual = needs  # without activation the gradient of the residual is grad itself
+        needs, may_overwrite = (*of_operands, False), may_overwrite and not needs_residual
         *grads, _ = ops.conv_bn_relu_backward(
             grad, saved, training, geometry, None, needs, may_overwrite, addend
         )  # fmt: skip
@@ -192,16 +208,22 @@ def fold_batch_norm(
     return weight._like(folded.to(dtype)), weight._like(shift.to(dtype))
 
 
+class Packed(Protocol):
+    """A backend's own packed weight."""
+
+    fits_all_shapes: bool
+
+
 class PackedConv:
     """A convolution prepared for inference: the backend's packed weight, its geometry, shape, dtype and device.
 
     Made by `F.conv_prepack`.
     """
 
-    def __init__(self, packed: Any, weight: Tensor, geometry: ConvGeometry) -> None:
+    def __init__(self, packed: Packed, weight: Tensor, geometry: ConvGeometry) -> None:
         self.packed = packed
         self.geometry = geometry
-        self.fits_all_shapes: bool = packed.fits_all_shapes  # it is as good for inputs of other sizes
+        self.fits_all_shapes = packed.fits_all_shapes  # it is as good for inputs of other sizes
         self.weight_shape, self.dtype, self.device = weight.array.shape, weight.array.dtype, weight.array.device
 
 
@@ -271,7 +293,7 @@ class ConvPrepacked(ArrayFunction):
 
     @staticmethod
     def forward(
-        ctx: Any, input: NDArray, residual: NDArray | None, *, packed: PackedConv, activation: str | None
+        ctx: Context, input: NDArray, residual: NDArray | None, *, packed: PackedConv, activation: str | None
     ) -> NDArray:
         return ops.conv_prepacked(
             input.to(packed.dtype),
@@ -290,10 +312,10 @@ def _output_shape(x_shape: Shape, w_shape: Shape, geometry: ConvGeometry) -> Sha
     return (x_shape[0], w_shape[0], *sizes)
 
 
-def _count(op: str, tensor: Any) -> NDArray:
+def _count(op: str, tensor: Tensor) -> NDArray:
     """The array of num_batches_tracked, checked."""
     require_tensor(op, "num_batches_tracked", tensor)
-    array: NDArray = tensor.array
+    array = tensor.array
     if array.dtype is not dtypes.int64:
         raise DTypeError(describe(op, "num_batches_tracked", "int64", array.dtype))
     if array.shape != ():

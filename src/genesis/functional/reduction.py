@@ -368,7 +368,7 @@ def norm(
     5.0
     """
     if p == "nuc":
-        raise NotImplementedError(describe("norm", "p", "a number or 'fro'", "'nuc' (use numpy.linalg.norm)"))
+        raise NotImplementedError(describe("norm", "p", "a number or 'fro'", "'nuc' (use genesis.linalg.matrix_norm)"))
     if not (p is None or p == "fro" or isinstance(p, int | float)):
         raise ValueError(describe("norm", "p", "a number or 'fro'", repr(p)))
     _require_floating("norm", "input", dtype or input.array.dtype)

@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 from genesis import shapes
 from genesis.autograd import Tensor
+from genesis.autograd.modes import checks_values
 from genesis.dtypes import Number, int64
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.conversion import clone
+from genesis.functional.elementwise import where
 from genesis.functional.indexing import getitem, index_put
-from genesis.functional.selection import masked_fill, nonzero, scatter
+from genesis.functional.scattering import scatter
+from genesis.functional.selection import index_select, masked_fill
 from genesis.functional.shape import diagonal, expand, reshape
 from genesis.ndarray import NDArray, ops
 
@@ -189,13 +192,15 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         raise DTypeError(describe("masked_scatter", "source", f"{input.array.dtype}, as input", source.array.dtype))
     shape = shapes.broadcast("masked_scatter", input.array.shape, mask.array.shape, names=("input", "mask"))
     flat, marked = reshape(expand(input, shape), (-1,)), reshape(expand(mask, shape), (-1,))
-    places = nonzero(marked).view(-1)
-    if places.array.numel > source.array.numel:
-        raise ValueError(
-            describe("masked_scatter", "source", f"at least {places.array.numel} elements", source.array.numel)
-        )
-    values = getitem(reshape(source, (-1,)), slice(0, places.array.numel))
-    return reshape(scatter(flat, 0, places, values), shape)
+    running = ops.cumsum(marked.array.to(int64), 0)  # no nonzero(), whose shape no recording can follow
+    available, size = source.array.numel, marked.array.numel
+    needed = int(running.narrow(0, size - 1, 1).item()) if size and checks_values() else 0
+    if needed > available:
+        raise ValueError(describe("masked_scatter", "source", f"at least {needed} elements", available))
+    if not available or not size:
+        return reshape(flat, shape).clone()
+    values = index_select(reshape(source, (-1,)), 0, input._like(running.sub(1).clamp(0, available - 1)))
+    return reshape(where(marked, values, flat), shape)
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ the gradient has the operands in it, are in second_order_formulas.py, layers and
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from genesis import dtypes
 from genesis.autograd import ArrayFunction, Context, Tensor
@@ -41,7 +41,7 @@ from genesis.ndarray import NDArray, ops
 
 Gradients = tuple[Tensor | None, ...]
 Arrays = NDArray | tuple[NDArray | None, ...]
-LinearMap = Callable[..., Arrays]
+LinearMap = Callable[[Sequence[NDArray]], Arrays]
 
 
 class Linear(ArrayFunction):
@@ -50,11 +50,11 @@ class Linear(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, *grads: NDArray, forth: LinearMap, back: LinearMap) -> tuple[NDArray, ...]:
         ctx.maps = forth, back
-        return _arrays(forth(*grads))
+        return _arrays(forth(grads))
 
     @staticmethod
     def backward(ctx: Context, *grads: NDArray) -> Arrays:
-        results: Arrays = ctx.maps[1](*grads)
+        results: Arrays = ctx.maps[1](grads)
         return results
 
 
@@ -76,8 +76,8 @@ def applied(forth: LinearMap, back: LinearMap, grads: tuple[Tensor, ...]) -> tup
     """
     found: list[bool] = []
 
-    def noted(*arrays: NDArray) -> Arrays:
-        results = forth(*arrays)
+    def noted(arrays: Sequence[NDArray]) -> Arrays:
+        results = forth(arrays)
         found[:] = [each is not None for each in (results if isinstance(results, tuple) else (results,))]
         return results
 
@@ -94,7 +94,7 @@ def own_backward(call: Recorded) -> LinearMap:
     """
     ctx, function, num_outputs = call.ctx, call.function, len(call.node.outputs)
 
-    def backward(*grads: NDArray) -> Arrays:
+    def backward(grads: Sequence[NDArray]) -> Arrays:
         ctx.owns_grad, ctx.addend = False, None
         results: Arrays = function.backward(ctx, *grads, *[None] * (num_outputs - len(grads)))
         return results
@@ -104,16 +104,16 @@ def own_backward(call: Recorded) -> LinearMap:
 
 def linear(call: Recorded, *grads: Tensor) -> Gradients:
     """The rule of a linear op of one tensor: its backward, transposed by its forward."""
-    function: Any = call.function
-    return applied(own_backward(call), lambda *arrays: function.forward(Context(), *arrays, **call.kwargs), grads)
+    function = cast("type[ArrayFunction]", call.function)
+    return applied(own_backward(call), lambda arrays: function.forward(Context(), *arrays, **call.kwargs), grads)
 
 
 def diagonal(call: Recorded, grad: Tensor) -> Gradients:
     """The rule of an element-wise op that is linear between steps: its backward is its own transpose."""
     backward = own_backward(call)
 
-    def back(*arrays: NDArray) -> NDArray:
-        results = [backward(array) for array in arrays]
+    def back(arrays: Sequence[NDArray]) -> NDArray:
+        results = [backward((array,)) for array in arrays]
         parts = results[0] if isinstance(results[0], tuple) else (results[0],)
         places = [place for place, part in enumerate(parts) if part is not None]
         total: NDArray | None = None
@@ -134,7 +134,7 @@ def linear_by(back: Callable[[Recorded, NDArray], NDArray]) -> Rule:
         back: the derivative of the op in the direction of an array.
     Returns: the rule.
     """
-    return lambda call, grad, *_: applied(own_backward(call), lambda array: back(call, array), (grad,))
+    return lambda call, grad, *_: applied(own_backward(call), lambda arrays: back(call, arrays[0]), (grad,))
 
 
 for function in (
@@ -260,15 +260,15 @@ def _scatter(call: Recorded, grad: Tensor) -> Gradients:
 
 
 def _gathered(call: Recorded, grad: Tensor) -> Tensor:
-    def forth(array: NDArray) -> NDArray:
-        return selection._gathered(call.ctx, array)
+    def forth(arrays: Sequence[NDArray]) -> NDArray:
+        return selection._gathered(call.ctx, arrays[0])
 
-    def back(array: NDArray) -> NDArray:
+    def back(arrays: Sequence[NDArray]) -> NDArray:
         index = call.saved[0]
-        part = array
+        (part,) = arrays
         for dim, size in enumerate(index.shape):
             part = part.narrow(dim, 0, size)
-        return ops.scatter_add(array.full_like(0, grad.shape), call.ctx.dim, index, part)
+        return ops.scatter_add(part.full_like(0, grad.shape), call.ctx.dim, index, part)
 
     (result,) = applied(forth, back, (grad,))
     assert result is not None
@@ -293,7 +293,7 @@ def _as_strided_back(call: Recorded, array: NDArray) -> NDArray:
 def _copy_slices(call: Recorded, grad: Tensor) -> Gradients:
     (region,), (needs_base, needs_values) = call.saved, call.needs
 
-    def back(*arrays: NDArray) -> NDArray:
+    def back(arrays: Sequence[NDArray]) -> NDArray:
         whole = region.zeros(arrays[0])
         if needs_base:
             whole.copy_into(arrays[0])

@@ -201,7 +201,7 @@ def _norm(call: Recorded, grad: Tensor) -> Tensor | Gradients:
 
 
 def _multiples_back(call: Recorded, array: NDArray) -> NDArray:
-    factors = own_backward(call)(array.full_like(1, call.node.outputs[0][0]))
+    factors = own_backward(call)((array.full_like(1, call.node.outputs[0][0]),))
     assert isinstance(factors, NDArray)
     return ops.sum(factors.mul(array), call.ctx.dims, call.ctx.keepdim)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from genesis import activations
 from genesis.autograd import ArrayFunction, Context, Tensor
@@ -148,13 +148,13 @@ class _Layer:
         cut = conv._cut(self.call.saved[0], self.shape[2], self.shape[3])
         x = self.call.input(0, from_planes(cut, self.spatial, self.ndim))
         (padded,) = applied(
-            lambda array: conv._pad_after(as_planes(array, self.spatial), self.extra), self._without, (x,)
+            lambda arrays: conv._pad_after(as_planes(arrays[0], self.spatial), self.extra), self._without, (x,)
         )
         assert padded is not None
         return padded
 
-    def _without(self, array: NDArray) -> NDArray:
-        return from_planes(conv._cut(array, self.shape[2], self.shape[3]), self.spatial, self.ndim)
+    def _without(self, arrays: Sequence[NDArray]) -> NDArray:
+        return from_planes(conv._cut(arrays[0], self.shape[2], self.shape[3]), self.spatial, self.ndim)
 
     def weight(self) -> Tensor:
         weight = self.call.input(1, self.call.saved[1])
@@ -163,7 +163,7 @@ class _Layer:
     def of_input(self, grad: Tensor) -> Tensor:
         """The gradient of the input, from that of the padded planes."""
         (cut,) = applied(
-            self._without, lambda array: conv._pad_after(as_planes(array, self.spatial), self.extra), (grad,)
+            self._without, lambda arrays: conv._pad_after(as_planes(arrays[0], self.spatial), self.extra), (grad,)
         )
         assert cut is not None
         return cut
@@ -202,11 +202,11 @@ RULES[conv.ConvTranspose2d] = _conv_transpose2d
 # --- ops that are computed again from others, whose gradients of gradients are known ---------------------------------
 
 
-def _again(call: Recorded, y: Tensor, operands: list[Any], grad: Tensor) -> list[Any]:
+def _again(call: Recorded, y: Tensor, operands: Sequence[Tensor | None], grad: Tensor) -> Gradients:
     """The gradients of y, computed again from operands; None for those without one."""
     asked = [x for x in operands if isinstance(x, Tensor) and x.requires_grad]
     found = iter(gradients(y, asked, grad, create_graph=True, allow_unused=True))
-    return [next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in operands]
+    return tuple([next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in operands])
 
 
 def _batch_norm(call: Recorded, grad: Tensor) -> Gradients:
@@ -340,7 +340,7 @@ def _huber_loss(call: Recorded, grad: Tensor) -> Gradients:
     return _spread(call, grad, call.made_of(slope_array, HuberSlope, 0, 1, scale=scale, inside=inside))
 
 
-def _spread(call: Recorded, grad: Tensor, slope: Tensor) -> Any:
+def _spread(call: Recorded, grad: Tensor, slope: Tensor) -> Gradients:
     """The gradients of x and target of a loss whose elements have this slope."""
     each = slope * (1.0 / max(slope.numel(), 1)) if call.ctx.reduction == "mean" else slope
     grad_x = grad * each
@@ -386,11 +386,11 @@ def _nll_loss(call: Recorded, grad: Tensor) -> Gradients:
     target, weight, _ = call.saved
     target = target.select(0, 0) if call.ctx.single else target
 
-    def back(array: NDArray) -> NDArray:
-        return classification.NLLLoss.forward(Context(), array, target, weight, **call.kwargs)
+    def back(arrays: Sequence[NDArray]) -> NDArray:
+        return classification.NLLLoss.forward(Context(), arrays[0], target, weight, **call.kwargs)
 
-    def forth(array: NDArray) -> Arrays:
-        return classification.NLLLoss.backward(call.ctx, array)
+    def forth(arrays: Sequence[NDArray]) -> Arrays:
+        return classification.NLLLoss.backward(call.ctx, arrays[0])
 
     return applied(forth, back, (grad,))
 

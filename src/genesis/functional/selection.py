@@ -16,8 +16,7 @@ from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
 __all__ = [
-    "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter", "scatter_add",
-    "take_along_dim",
+    "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter_add", "take_along_dim",
 ]  # fmt: skip
 
 # --- by index ---------------------------------------------------------------------------------------------------------
@@ -157,37 +156,6 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(whole, dim, expand(indices, (*common[:dim], i[dim], *common[dim + 1 :])))
 
 
-def scatter(
-    input: Tensor,
-    dim: int,
-    index: Tensor,
-    src: Tensor | Number | None = None,
-    *,
-    value: Number | None = None,
-    reduce: str | None = None,
-) -> Tensor:
-    """A copy of input with y[i][index[i][j][k]][k] = src[i][j][k] for dim=1.
-
-    Args:
-        input: any shape and dtype.
-        dim: the dimension that index selects in.
-        index: int64 or int32, as many dimensions as input, no larger than it but in dim, nor than src.
-        src, value: dtype of input, any shape that holds index; or a number, under either name.
-        reduce: must be None; see scatter_add.
-    Returns: shape and dtype of input.
-    Raises: TypeError: dtypes; neither src nor value. ShapeError: shapes. NotImplementedError: reduce.
-    Grad: input, src. Saves index.
-    Example: >>> F.scatter(genesis.zeros(3), 0, genesis.tensor([2, 0]), genesis.tensor([5.0, 6.0])).tolist()
-    [6.0, 0.0, 5.0]
-    """
-    if reduce is not None:
-        raise NotImplementedError(f"scatter: reduce={reduce!r} is not supported; use scatter_add")
-    source = value if src is None else src
-    if source is None:
-        raise DTypeError(describe("scatter", "src", "a tensor or a number", None))
-    return _scatter("scatter", Scatter, input, dim, index, source)
-
-
 class Scatter(ArrayFunction):
     @staticmethod
     def forward(ctx: Context, x: NDArray, source: NDArray | Number, *, dim: int, index: NDArray) -> NDArray:
@@ -222,7 +190,8 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """
     if not isinstance(src, Tensor):
         raise DTypeError(describe("scatter_add", "src", "a tensor", type(src).__name__))
-    return _scatter("scatter_add", ScatterAdd, input, dim, index, src)
+    dim, index, _ = require_scattering("scatter_add", input, dim, index, src)
+    return ScatterAdd.apply(input, src, dim=dim, index=index.array)
 
 
 class ScatterAdd(ArrayFunction):
@@ -237,9 +206,17 @@ class ScatterAdd(ArrayFunction):
         return grad, _gathered(ctx, grad) if ctx.needs_input_grad[1] else None
 
 
-def _scatter(
-    op: str, function: type[Scatter | ScatterAdd], input: Tensor, dim: int, index: Tensor, source: Tensor | Number
-) -> Tensor:
+def require_scattering(
+    op: str, input: Tensor, dim: int, index: Tensor, source: Tensor | Number
+) -> tuple[int, Tensor, Tensor | Number]:
+    """Check the arguments of a scattering op.
+
+    Args:
+        op: its name.
+        input, dim, index, source: its arguments.
+    Returns: dim from 0 on, index as int64, source in input's dtype.
+    Raises: TypeError: dtypes. ShapeError: shapes. IndexError: no such dimension.
+    """
     dim = shapes.normalize_dim(op, dim, input.array.ndim)
     _require_index(op, index)
     _require_fitting_index(op, index.array.shape, "input", input.array.shape, dim)
@@ -250,7 +227,7 @@ def _scatter(
         raise DTypeError(describe(op, "src", "a tensor or a number", type(source).__name__))
     else:
         source = dtypes.number(op, "value", source, input.array.dtype)
-    return function.apply(input, source, dim=dim, index=_int64(index))
+    return dim, index if index.array.dtype is dtypes.int64 else index._like(_int64(index)), source
 
 
 def _gathered(ctx: Context, grad: NDArray) -> NDArray:

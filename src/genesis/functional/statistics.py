@@ -371,7 +371,7 @@ def _pieces(
     at = shapes.normalize_dim(op, dim, y.array.ndim) - y.array.ndim
     before = (Ellipsis,), (slice(None),) * (-at - 1)
 
-    def part(values: Tensor, cut: slice) -> Tensor:
+    def part(values: Tensor, cut: slice[int | None, int | None, None]) -> Tensor:
         return getitem(values, (*before[0], cut, *before[1]))
 
     sums = add(part(y, slice(1, None)), part(y, slice(None, -1)))

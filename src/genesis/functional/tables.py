@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from genesis import dtypes
 from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
+from genesis.autograd.modes import checks_values
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.windows import require_tensor
@@ -101,7 +102,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise ValueError(
             describe(op, "num_classes", "a positive number, or -1 and a tensor with elements", num_classes)
         )
-    if index.numel:
+    if index.numel and (num_classes == -1 or checks_values()):
         every = tuple(range(index.ndim))
         smallest, largest = int(ops.amin(index, every).item()), int(ops.amax(index, every).item())
         num_classes = largest + 1 if num_classes == -1 else num_classes

@@ -11,7 +11,7 @@ from genesis.functional.activation import relu
 from genesis.functional.dimensions import squeeze
 from genesis.functional.elementwise import mul, pow
 from genesis.functional.pooling import OutputSize, adaptive_max_pool2d, avg_pool1d, avg_pool2d
-from genesis.functional.selection import scatter
+from genesis.functional.scattering import scatter
 from genesis.functional.shape import reshape, unsqueeze
 from genesis.functional.unary import abs, sign
 from genesis.functional.windows import Size, per_dimension, require_tensor

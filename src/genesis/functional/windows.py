@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Literal, TypeVar, TypeVarTuple, overload
 
 from genesis.autograd import Tensor
 from genesis.errors import DTypeError, ShapeError, describe
@@ -13,14 +13,15 @@ from genesis.shapes import Shape
 
 Size = int | tuple[int, ...]  # a number for every dimension, or one for each
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
-def remembered(check: Callable[..., R]) -> Callable[..., R]:
+def remembered(check: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
     """check, a function of shapes and settings, with its results kept: a network asks for few, again and again."""
     known = functools.lru_cache(maxsize=4096, typed=True)(check)
 
     @functools.wraps(check)
-    def lookup(*args: Any) -> R:
+    def lookup(*args: *Ts) -> R:
         try:
             return known(*args)
         except TypeError:  # what cannot be looked up: a list, or what is of a wrong type, as check will say
@@ -34,17 +35,31 @@ def require_tensor(op: str, argument: str, value: object) -> None:
         raise DTypeError(describe(op, argument, "a Tensor", type(value).__name__))
 
 
-def shapes_of(op: str, arguments: Sequence[str], tensors: Sequence[Tensor | None], required: int) -> list[Any]:
+@overload
+def shapes_of(
+    op: str, arguments: Sequence[str], tensors: tuple[Tensor, Tensor, Tensor | None], required: Literal[2]
+) -> tuple[Shape, Shape, Shape | None]: ...
+@overload
+def shapes_of(
+    op: str, arguments: Sequence[str], tensors: tuple[Tensor, Tensor, *tuple[Tensor | None, ...]], required: Literal[2]
+) -> tuple[Shape, Shape, *tuple[Shape | None, ...]]: ...
+@overload
+def shapes_of(
+    op: str, arguments: Sequence[str], tensors: Sequence[Tensor | None], required: Literal[0]
+) -> tuple[Shape | None, ...]: ...
+def shapes_of(
+    op: str, arguments: Sequence[str], tensors: Sequence[Tensor | None], required: int
+) -> tuple[Shape | None, ...]:
     """The shapes of tensors; from number `required` on, they may be None, and so is then their shape."""
-    found: list[Any] = []  # Shape or Shape | None, by position
+    found: list[Shape | None] = []
     for tensor in tensors:
-        if tensor is None and len(found) >= required:
-            found.append(None)
-        elif isinstance(tensor, Tensor):
+        if isinstance(tensor, Tensor):
             found.append(tensor.array.shape)
+        elif tensor is None and len(found) >= required:
+            found.append(None)
         else:
             require_tensor(op, arguments[len(found)], tensor)  # says what is wrong
-    return found
+    return tuple(found)
 
 
 def per_dimension(op: str, argument: str, value: object, count: int, least: int) -> Shape:

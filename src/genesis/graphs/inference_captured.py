@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from genesis import backends
 from genesis.autograd.modes import without_folding
 from genesis.cuda.arena import Arena
-from genesis.cuda.recorded import Captured
+from genesis.cuda.recorded import Captured, Handles
 from genesis.graphs.compiled import Run
 from genesis.graphs.forward import Inference
 from genesis.graphs.guards import Versions
@@ -49,7 +48,7 @@ class CapturedInference(Inference):
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         assert self._recording is not None
-        handles: list[Any] = [tensor.array.handle for tensor in tensors]
+        handles: Handles = [tensor.array.handle for tensor in tensors]
         with self._arena.lock:
             if self._captured is None:
                 num_outputs = len(self._recording.outputs)

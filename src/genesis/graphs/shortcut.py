@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from genesis.autograd.modes import state
 from genesis.backends import active
@@ -25,7 +25,7 @@ class Shortcut:
 
     def __init__(self, entry: Entry, args: Sequence[object], modes: tuple[object, ...]) -> None:
         self.entry, self._modes = entry, modes
-        self._kinds: list[Any] = [arg.array.handle.layout if type(arg) is Tensor else arg for arg in args]
+        self._kinds: list[object] = [arg.array.handle.layout if type(arg) is Tensor else arg for arg in args]
 
     @classmethod
     def of(cls, entry: Entry, args: Sequence[object], tensors: Sequence[Tensor]) -> Shortcut | None:

@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -147,8 +147,12 @@ class Snapshot:
             self._watch.other(value.is_enabled, label)
         elif isinstance(value, Compiled):
             self._add(value.target, label)
-        elif kind in _VISITS:
-            _VISITS[kind](self, value, label)
+        elif type(value) is FunctionType:
+            self._visit_function(value, label)
+        elif type(value) is BuiltinFunctionType:
+            self._visit_builtin(value, label)
+        elif kind is _CACHED_FUNCTION:
+            self._visit_cached(value, label)
         elif kind in _PARTS:
             for name in _PARTS[kind]:
                 self._add(getattr(value, name), label)
@@ -288,11 +292,7 @@ class Snapshot:
 
 PLAIN_BASES = (int, float, complex, str, bytes)
 _FUNCTIONS = (FunctionType, staticmethod, classmethod, property, functools.partial)
-_VISITS: dict[type[object], Callable[..., None]] = {
-    FunctionType: Snapshot._visit_function,
-    BuiltinFunctionType: Snapshot._visit_builtin,
-    type(functools.lru_cache(lambda: 0)): Snapshot._visit_cached,
-}
+_CACHED_FUNCTION = type(functools.lru_cache(lambda: 0))
 _PARTS: dict[type[object], tuple[str, ...]] = {  # what these only hold together
     MethodType: ("__func__", "__self__"),
     staticmethod: ("__func__",),

@@ -120,7 +120,7 @@ class _Step(Entry):
             self._replayable = replayable
         return result, recorder.refusal
 
-    def _kind(self) -> Callable[..., Replayable]:
+    def _kind(self) -> _Kind:
         if self._arena is None:
             return Replayable
         from genesis.graphs.step_captured import CapturedReplayable  # and with it genesis.cuda
@@ -130,6 +130,14 @@ class _Step(Entry):
     def replay(self, tensors: Sequence[Tensor]) -> object:
         assert self._replayable is not None
         return self._replayable.replay(tensors)
+
+
+_Kind = Callable[  # the arguments of a Replayable
+    [
+        Recorder, Surroundings, Sequence[NDArray | None], Sequence[tuple[Optimizer, Batch]], Sequence[Tensor], object,
+    ],
+    Replayable,
+]  # fmt: skip
 
 
 class _Updates:

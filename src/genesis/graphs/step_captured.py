@@ -6,17 +6,18 @@ import itertools
 import operator
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from genesis.cuda.arena import Arena
-from genesis.cuda.recorded import Captured
+from genesis.cuda.recorded import Captured, Handles
 from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.flat import Conditions
-from genesis.graphs.replayable import Replayable
+from genesis.graphs.recorder import Recorder
+from genesis.graphs.replayable import Replayable, Surroundings
 from genesis.graphs.values import Output, made_of
 from genesis.ndarray import NDArray
 from genesis.ndarray.capturing import replays
-from genesis.optim.optimizer import State
+from genesis.optim import Optimizer
+from genesis.optim.optimizer import Batch, State
 from genesis.recording import Kind
 from genesis.tensor import Tensor
 
@@ -32,8 +33,11 @@ class CapturedReplayable(Replayable):
     during the capture. Otherwise the step is captured once more, and from then on replays copy gradients.
     """
 
-    def __init__(self, *recorded: Any, arena: Arena) -> None:
-        super().__init__(*recorded)
+    def __init__(
+        self, recorder: Recorder, surroundings: Surroundings, before: Sequence[NDArray | None],
+        updates: Sequence[tuple[Optimizer, Batch]], tensors: Sequence[Tensor], result: object, *, arena: Arena,
+    ) -> None:  # fmt: skip
+        super().__init__(recorder, surroundings, before, updates, tensors, result)
         self._arena = arena
         places = [place for place in self._made[1] if place is not None]
         is_made = [type(place) is Output and place.value.memory.kind is Kind.INTERMEDIATE for place in places]
@@ -97,7 +101,7 @@ class CapturedReplayable(Replayable):
             list(map(_pointer, self._leaves)) == self._pointers and (self._own is None or self._own.are_free())
         )
 
-    def _capture(self, handles: list[Any], arguments: Sequence[Tensor]) -> None:
+    def _capture(self, handles: Handles, arguments: Sequence[Tensor]) -> None:
         self.captured = self._own = None
         for leaf in self._cleared:  # their memory may be needed
             leaf.grad = None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 from genesis.backends.backend import Op
 from genesis.graphs.pure import is_pure
@@ -24,6 +24,15 @@ _STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
 _LIBRARIES = frozenset({"numpy", "torch", "triton"})
 _IMPORT = "<frozen importlib._bootstrap>"
 _GENESIS, _LIBRARY, _USER = "genesis", "library", "user"
+
+
+@runtime_checkable
+class _Profiler(Protocol):
+    """A profiler written in C, such as cProfile's."""
+
+    def enable(self) -> None: ...
+    def disable(self) -> None: ...
+
 
 Executed = dict[tuple[CodeType, int], dict[str, object]]  # code that ran, with its globals
 
@@ -45,10 +54,10 @@ class Trace:
 
     @contextmanager
     def runs(self) -> Iterator[None]:
-        before: Any = sys.getprofile()
-        is_c = hasattr(before, "disable") and hasattr(before, "enable")  # cProfile's
-        if is_c:
-            before.disable()
+        before = sys.getprofile()
+        profiler = before if isinstance(before, _Profiler) else None
+        if profiler is not None:
+            profiler.disable()
         collects = gc.isenabled()
         gc.disable()  # callbacks of the collector are no part of the run
         self._outermost = sys._getframe(2)
@@ -60,8 +69,8 @@ class Trace:
             self._outermost = None
             if collects:
                 gc.enable()
-            if is_c:
-                before.enable()
+            if profiler is not None:
+                profiler.enable()
             elif before is not None:
                 sys.setprofile(before)
 

@@ -11,6 +11,7 @@ from genesis.graphs.pure import PLAIN
 from genesis.graphs.recorder import Recorder
 from genesis.ndarray import CPU, NDArray
 from genesis.recording import Kind, Value
+from genesis.records import rebuilt
 from genesis.tensor import Tensor
 
 
@@ -43,7 +44,7 @@ def noted(result: object, tensors: Sequence[Tensor], recorder: Recorder, outputs
         outputs.append(Output(value, value.memory.number))
         return outputs[-1]
     if isinstance(result, list | tuple):
-        return _sequence(type(result), [noted(part, tensors, recorder, outputs) for part in result])
+        return rebuilt(result, [noted(part, tensors, recorder, outputs) for part in result])
     if type(result) is dict:
         return {name: noted(part, tensors, recorder, outputs) for name, part in result.items()}
     if result is None or isinstance(result, bool | int | float | str):
@@ -67,14 +68,10 @@ def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object],
     if type(noted) is Input:
         return tensors[noted.place]
     if isinstance(noted, list | tuple):
-        return _sequence(type(noted), [made_of(part, tensors, handles, shown) for part in noted])
+        return rebuilt(noted, [made_of(part, tensors, handles, shown) for part in noted])
     if type(noted) is dict:
         return {name: made_of(part, tensors, handles, shown) for name, part in noted.items()}
     return noted
-
-
-def _sequence(kind: Any, parts: list[object]) -> object:
-    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)  # named tuples take their fields one by one
 
 
 class _Same:

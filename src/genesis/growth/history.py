@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import NotRequired, Required, TypedDict
 
 from genesis.errors import GrowthError, describe
 from genesis.growth.known import KnownMap
@@ -12,8 +12,28 @@ from genesis.growth.snapshot import Snapshot
 from genesis.interrupts import finish, held
 from genesis.nn.module import Module
 
-Operation = dict[str, Any]  # "operation", its name, and its arguments
-Record = dict[str, Any]  # a step as plain values
+
+class Operation(TypedDict, total=False):
+    """An operation's name, where it took place, and its other arguments."""
+
+    operation: Required[str]
+    where: Required[str]
+    channels: int | None
+    kernel_size: int
+    noise: float
+    new: str
+    by: str
+    which: Sequence[int]
+
+
+class Record(TypedDict):
+    """A step as plain values. A log of 0.1.0 has no `training_deviation`."""
+
+    operations: Sequence[Operation]
+    example: Sequence[object] | None
+    parameters: tuple[int, int]
+    deviation: float | None
+    training_deviation: NotRequired[float | None]
 
 
 class Step:

@@ -12,7 +12,7 @@ from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import Passage
 from genesis.ndarray import Device
 from genesis.nn.module import Module
-from genesis.nn.modules.conv import _Conv
+from genesis.nn.modules.conv import AnyConv
 
 ConvType = type[nn.Conv1d] | type[nn.Conv2d]
 NormType = type[nn.BatchNorm1d] | type[nn.BatchNorm2d]
@@ -105,7 +105,7 @@ def branch(
 def _parallel_conv(op: str, module: Module, passage: Passage, channels: int, kernel_size: int, where: Place) -> Module:
     """A convolution that gives planes of the module's size: with a convolution's own settings, or strided."""
     given, made = passage.input_shape, passage.output_shape
-    if isinstance(module, _Conv):
+    if isinstance(module, AnyConv):
         settings = {
             name: getattr(module, name) for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
         }

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 import genesis
 from genesis import checkpoint, dtypes
 from genesis.errors import CheckpointError, GrowthError
-from genesis.growth.history import Record, history
-from genesis.growth.log import OPERATIONS, is_recorded_input
+from genesis.growth.history import history
+from genesis.growth.log import OPERATIONS, checked, is_recorded_input
 from genesis.growth.room import Room, shapes_in
 from genesis.growth.snapshot import HasState, Restoring, Snapshot
 from genesis.growth.transaction import current, transaction
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def replay(
-    model: Module, log: Mapping[str, Sequence[Record]], optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
+    model: Module, log: Mapping[str, object], optimizer: Optimizer | Sequence[Optimizer] | None = None, *,
     averages: Module | Sequence[Module] = (), shapes: Iterable[Sequence[int]] | None = None,
 ) -> None:  # fmt: skip
     """Repeat the growth of another network on a freshly built one, so that the other's state_dict fits it.
@@ -52,7 +52,7 @@ def replay(
     optimizers, copies = _several(optimizer), _several(averages)
     room = Room.of(log, shapes)
     with Restoring(Snapshot([model, *copies], optimizers, lists=[history(model).steps])):
-        for step in log["steps"]:
+        for step in checked(log):
             example = tuple(_zeros(model, given) for given in step["example"] or ())
             with transaction(model, optimizers, example=example or None, averages=copies, seed=0, keep=False) as done:
                 opened = current(model)

@@ -44,9 +44,9 @@ class Room(NamedTuple):
         if len(operations) > _MOST_OPERATIONS or len(new) > num_tensors + _TIMES * (gone + 1):
             raise GrowthError(f"replay: argument 'log': {len(operations):,} operations for {num_tensors:,} tensors")
         for operation in operations:
-            for name in ("channels", "kernel_size"):
-                if (operation.get(name) or 0) > self.size:
-                    self.refuse(operation["operation"], operation["where"], f"{name} of {operation[name]:,}")
+            for name, size in (("channels", operation.get("channels")), ("kernel_size", operation.get("kernel_size"))):
+                if size is not None and size > self.size:
+                    self.refuse(operation["operation"], operation["where"], f"{name} of {size:,}")
 
     def check(self, op: str, where: str, elements: int) -> None:
         """Raise if a change at this place makes tensors of more elements than there is room for."""

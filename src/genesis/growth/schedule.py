@@ -96,6 +96,7 @@ class Plateau:
         return max(metrics[-self.patience :]) <= max(metrics[: -self.patience]) + self.min_delta
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Schedule:
     """Grow a network during training: runs growths one after the other; call step() after each epoch.
 
@@ -130,22 +131,28 @@ class Schedule:
         after epoch 2: grown: grow_width 0 to 8 (33 parameters)
     """
 
-    def __init__(
-        self, model: Module, optimizer: Optimizer | Sequence[Optimizer] | None, growths: Iterable[Growth], *,
-        when: Callable[[Sequence[Point]], bool], example: Tensor | tuple[object, ...],
-        max_parameters: int | None = None, max_macs: int | None = None, trial: int = 0, mode: str = "max",
-        min_delta: float = 0.0,
-        on_event: Callable[[Event], None] | None = None, averages: Module | Sequence[Module] = (),
-        also: Sequence[HasState] = (), seed: int = 0,
-    ) -> None:  # fmt: skip
-        self.model, self.optimizer, self.example, self.when = model, optimizer, example, when
-        self.growths = list(growths)
-        self.max_parameters, self.max_macs = max_parameters, max_macs
-        self.trial, self.mode, self.min_delta = trial, _checked_mode("Schedule", mode), min_delta
+    model: Module
+    optimizer: Optimizer | Sequence[Optimizer] | None
+    growths: Iterable[Growth]
+    _: dataclasses.KW_ONLY
+    when: Callable[[Sequence[Point]], bool]
+    example: Tensor | tuple[object, ...]
+    max_parameters: int | None = None
+    max_macs: int | None = None
+    trial: int = 0
+    mode: str = "max"
+    min_delta: float = 0.0
+    on_event: Callable[[Event], None] | None = None
+    averages: Module | Sequence[Module] = ()
+    also: Sequence[HasState] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _checked_mode("Schedule", self.mode)
+        self.growths = self._growths = list(self.growths)
         self.events: list[Event] = []
         self.curve: list[Point] = []
         self.done = 0  # how many of the growths have had their turn
-        self._on_event, self._averages, self._also, self._seed = on_event, averages, also, seed
         self._on_trial: tuple[Step, int, float] | None = None  # the step, its epoch, the best metric before it
 
     def step(self, metric: float, loss: float | None = None) -> list[Event]:
@@ -161,16 +168,16 @@ class Schedule:
             self.curve = [*self.curve, Point(len(self.curve) + 1, float(metric), loss, count(self.model))]
             if self._on_trial is not None:
                 self._judge()
-            elif self.done < len(self.growths) and self.when(self.curve):
+            elif self.done < len(self._growths) and self.when(self.curve):
                 self._grow()
         except BaseException:
             if list(history(self.model)) == steps:  # the network is as before: so is this
                 vars(self).update(before)
             raise
         new = self.events[num_events:]
-        if self._on_event is not None:
+        if self.on_event is not None:
             for event in new:
-                self._on_event(event)
+                self.on_event(event)
         return new
 
     def _fields(self) -> dict[str, object]:
@@ -204,12 +211,12 @@ class Schedule:
         self.events, self.curve, self.done, self._on_trial = events, curve, state_dict["done"], None
 
     def _grow(self) -> None:
-        growth = self.growths[self.done]
-        seed, self.done = self._seed + self.done, self.done + 1
+        growth = self._growths[self.done]
+        seed, self.done = self.seed + self.done, self.done + 1
         before = self._fields()
         try:
             with transaction(
-                self.model, self.optimizer, example=self.example, averages=self._averages, also=self._also, seed=seed,
+                self.model, self.optimizer, example=self.example, averages=self.averages, also=self.also, seed=seed,
                 keep=self.trial > 0,
             ) as step:  # fmt: skip
                 growth(self.model)

@@ -8,7 +8,7 @@ from genesis import nn
 from genesis.growth.channel_map import ChannelMap
 from genesis.nn.module import Module
 from genesis.nn.modules.batchnorm import _BatchNorm
-from genesis.nn.modules.conv import _Conv
+from genesis.nn.modules.conv import AnyConv
 
 
 def adjust_settings(model: Module, mapped: ChannelMap, group: int, units: int) -> None:
@@ -33,7 +33,7 @@ def adjust_settings(model: Module, mapped: ChannelMap, group: int, units: int) -
 
 
 def _follow_parameters(module: Module) -> None:
-    if isinstance(module, _Conv):
+    if isinstance(module, AnyConv):
         rows, columns = module.weight.shape[:2]
         if module.groups > 1:  # blocks of channels come and go as wholes, and dimension 0 counts them
             module.groups = module.groups * rows // (module.in_channels if module.transposed else module.out_channels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from genesis.autograd import modes
 from genesis.growth.places import tensors_of
@@ -13,6 +13,9 @@ from genesis.ndarray import Copies, NDArray
 from genesis.nn.module import Module
 from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
+
+if TYPE_CHECKING:
+    from genesis.growth.history import Step
 
 
 @runtime_checkable
@@ -32,7 +35,7 @@ class Snapshot:
 
     def __init__(
         self, modules: Sequence[Module], optimizers: Sequence[Optimizer], others: Sequence[HasState] = (),
-        lists: Sequence[_AnyList] = (),
+        lists: Sequence[list[Step]] = (),
     ) -> None:  # fmt: skip
         parts = {id(part): part for module in modules for part in module.modules()}.values()
         tensors = tensors_of(parts)
@@ -87,7 +90,6 @@ def _without_repeats(array: NDArray) -> NDArray:
     return array
 
 
-_AnyList = list[Any]  # of which only the contents are put back, whatever they are
 _CONTAINERS = (dict, list, set)
 
 
@@ -95,7 +97,7 @@ class Tables:
     """Dictionaries (the attributes of an object, a group of an optimizer, its state of a parameter), what they held,
     and the contents of those values that are containers: hooks, registries, lists of parameters; and of lists."""
 
-    def __init__(self, tables: Iterable[dict[str, Any]], lists: Sequence[_AnyList] = ()) -> None:
+    def __init__(self, tables: Iterable[dict[str, object]], lists: Sequence[list[Step]] = ()) -> None:
         self._tables = list(tables)
         self._held = [table.copy() for table in self._tables]
         found = [value for table in self._held for value in table.values() if isinstance(value, _CONTAINERS)]

@@ -9,7 +9,7 @@ from genesis import nn
 from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import Passage
 from genesis.growth.edits import rescale
-from genesis.growth.history import Step
+from genesis.growth.history import Operation, Step
 from genesis.growth.layers import Place, branch, channel_dim, identity_block
 from genesis.growth.places import insert_after, name_of, put, unused
 from genesis.growth.transaction import Options, Transaction, joined
@@ -59,8 +59,8 @@ def grow_depth(
                 _add_after(network, name, block)
             opened.adopt(blocks[0].parameters(), _neighbour(module))
 
-        details = {"channels": channels, "kernel_size": kernel_size}
-        opened.run({"operation": op, "where": name, **details}, change, keeps_function=True, new=blocks[0])
+        operation: Operation = {"operation": op, "where": name, "channels": channels, "kernel_size": kernel_size}
+        opened.run(operation, change, keeps_function=True, new=blocks[0])
     return opened.step
 
 
@@ -110,8 +110,8 @@ def grow_branches(
                 block.branches.append(new)
             opened.adopt(branches[0].parameters(), _neighbour(module))
 
-        details = {"channels": channels, "kernel_size": kernel_size}
-        opened.run({"operation": op, "where": name, **details}, change, keeps_function=True, new=branches[0])
+        operation: Operation = {"operation": op, "where": name, "channels": channels, "kernel_size": kernel_size}
+        opened.run(operation, change, keeps_function=True, new=branches[0])
     return opened.step
 
 

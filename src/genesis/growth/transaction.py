@@ -420,4 +420,4 @@ def _common_seed() -> int:
         return seed
     group = require("growth")
     group.agree(group.call("growth", "a step on every rank"))
-    return int(group.share(seed))
+    return group.share(seed)

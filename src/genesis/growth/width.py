@@ -16,7 +16,7 @@ from genesis.errors import GrowthError, describe
 from genesis.growth.channel_map import ChannelGroup, ChannelMap, Part
 from genesis.growth.edits import Edits, Selections, change
 from genesis.growth.elements import NEW, Choice
-from genesis.growth.history import Step
+from genesis.growth.history import Operation, Step
 from genesis.growth.places import name_of
 from genesis.growth.settings import adjust_settings
 from genesis.growth.transaction import Options, Transaction, joined, twice_at_most
@@ -72,7 +72,7 @@ def grow_width(
                 _require_growable(op, name, part, group, units, new)
                 opened.require_room(op, name, _elements_after(opened, mapped, group, units))
                 choice = _grown(group.units, units, new, opened.generator)
-                operation = {
+                operation: Operation = {
                     "operation": op, "where": name, "channels": units * part.width, "new": new, "noise": noise,
                 }  # fmt: skip
                 change = functools.partial(_resize, opened, mapped, group, choice, noise)
@@ -137,7 +137,7 @@ def prune_width(
                 raise GrowthError(f"{op}: channels of {name} cannot go: {'; '.join(group.fixed)}")
             scores = _scores(opened, mapped, op, name, group, by)
             kept = sorted(np.argsort(-scores, kind="stable")[:units].tolist())
-            operation = {"operation": op, "where": name, "channels": units * part.width, "by": by}
+            operation: Operation = {"operation": op, "where": name, "channels": units * part.width, "by": by}
             change = functools.partial(_resize, opened, mapped, group, Choice(kept, [1.0] * units))
             opened.run(operation, change, keeps_function=False, more_follows=more_follows)
     return opened.step

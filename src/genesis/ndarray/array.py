@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from genesis.backends import Backend, active
 from genesis.backends import contract as ops
-from genesis.dtypes import DType
+from genesis.dtypes import OF_LIBRARIES, DType
 from genesis.ndarray.device import Device
 from genesis.shapes import Shape
 
@@ -19,7 +19,9 @@ from genesis.shapes import Shape
 class Array:
     """The base of arrays: the backend's handle, the device, and the changes that all views of one storage share."""
 
-    __slots__ = ("_changes", "_dtype", "_strides", "device", "handle", "shape")
+    __slots__ = ("_changes", "_strides", "device", "dtype", "handle", "shape")
+
+    _strides: Shape | None
 
     def __init__(self, handle: Any, device: Device, changes: Changes | None = None) -> None:
         shape = handle.shape
@@ -28,10 +30,9 @@ class Array:
         self._changes = changes  # None: nobody has asked for them yet, so that there is no view either
         dtype = handle.dtype
         if type(dtype) is DType:  # then asking the backend would tell the same, and take longer
-            self._dtype: DType | None = dtype
-            self._strides: Shape | None = handle.strides
+            self.dtype, self._strides = dtype, handle.strides
         else:
-            self._dtype = self._strides = None
+            self.dtype, self._strides = OF_LIBRARIES[dtype], None
 
     @property
     def changes(self) -> Changes:
@@ -56,18 +57,9 @@ class Array:
         changes = self._changes
         return self is other or (changes is not None and changes is other._changes)
 
-    # Asked of the backend when they are first looked at. (By __getattr__, every attribute would take its time.)
-
-    @property
-    def dtype(self) -> DType:
-        dtype = self._dtype
-        if dtype is None:
-            dtype = self._dtype = active[self.device.type].dtype(self.handle)
-        return dtype
-
     @property
     def strides(self) -> Shape:
-        """In elements."""
+        """In elements; asked of the backend at first. (By __getattr__, every attribute would take its time.)"""
         strides = self._strides
         if strides is None:
             strides = self._strides = active[self.device.type].strides(self.handle)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from genesis.autograd import Context, Function
 from genesis.autograd.modes import unrecordable
 from genesis.errors import GraphError
 from genesis.tensor import Tensor
 
-Hook = Callable[..., Any]
 Result = TypeVar("Result")
 Grads = tuple[Tensor | None, ...]
+Before = Callable[[object, Grads], object]  # of a module and the gradients of its outputs
+After = Callable[[object, Grads, Grads], object]  # of a module and the gradients of its inputs and outputs
 _RUNS_HOOKS = "runs backward hooks of modules"
 
 
@@ -20,8 +21,8 @@ class BackwardHooks:
     """The full backward hooks of a module, which lie among its forward pre-hooks."""
 
     def __init__(self) -> None:
-        self.before: list[Hook] = []
-        self.after: list[Hook] = []
+        self.before: list[Before] = []
+        self.after: list[After] = []
 
     def of_call(self, module: object) -> HookedCall | None:
         """Listen to the gradients of a call; None if no hook is left."""
@@ -54,8 +55,8 @@ class HookedCall:
             return output
         if not isinstance(output, tuple):
             return cast(Result, passed[0])
-        make: Callable[..., Result] = getattr(type(output), "_make", type(output))  # a named tuple stays one
-        return make(passed)
+        make: Callable[[tuple[object, ...]], Result] = getattr(type(output), "_make", type(output))
+        return make(passed)  # a named tuple stays one
 
     def reached_outputs(self, grads: tuple[Tensor, ...]) -> Grads:
         """The gradients of the outputs, after the pre-hooks; if no input needs one, the other hooks run as well."""
@@ -65,8 +66,8 @@ class HookedCall:
             known = _replaced(known, hook(self.module, known))
         self.grad_output = known
         if not self.places:
-            for hook in tuple(self.hooks.after):
-                new = hook(self.module, (None,) * self.num_inputs, known)
+            for after in tuple(self.hooks.after):
+                new = after(self.module, (None,) * self.num_inputs, known)
                 if new is not None and any(grad is not None for grad in _as_tuple(new)):
                     raise GraphError("backward hook: gradients were returned for inputs that need none")
         return tuple([known[place] for place in self.output_places])
@@ -124,8 +125,8 @@ def _spread(grads: tuple[Tensor, ...], places: list[int], size: int) -> Grads:
     return tuple(spread)
 
 
-def _as_tuple(value: object) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
+def _as_tuple(value: object) -> Grads:
+    return value if isinstance(value, tuple) else cast(Grads, (value,))
 
 
 def _replaced(grads: Grads, new: object) -> Grads:

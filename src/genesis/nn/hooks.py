@@ -9,6 +9,7 @@ from genesis.autograd import HookHandle
 from genesis.nn.backward_hooks import BackwardHooks
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -21,8 +22,7 @@ class ForwardPreHook:
     """A forward pre-hook: gives the arguments that forward is called with."""
 
     def __init__(self, function: Hook, with_kwargs: bool) -> None:
-        self.function: Any = function
-        self.with_kwargs = with_kwargs
+        self.function, self.with_kwargs = function, with_kwargs
 
     def __call__(self, module: object, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         new = self.function(module, args, kwargs) if self.with_kwargs else self.function(module, args)
@@ -179,7 +179,7 @@ def _hooked(module: HasForward[P, Result_co], args: Args, kwargs: Kwargs, done: 
     return around.outputs(output) if around is not None else output
 
 
-def _registered(hooks: list[Any], hook: object, prepend: bool) -> HookHandle:
+def _registered(hooks: list[T], hook: T, prepend: bool) -> HookHandle:
     handle = HookHandle(hooks, hook)
     if prepend:
         hooks.insert(0, hooks.pop())

@@ -9,6 +9,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable
+from typing import ParamSpec
 
 from genesis.autograd import no_grad
 from genesis.errors import ShapeError, describe
@@ -19,6 +20,8 @@ from genesis.nn.draws import uniform_ as uniform_
 from genesis.nn.reflections import orthonormal
 from genesis.random import randperm
 from genesis.tensor import Tensor
+
+P = ParamSpec("P")
 
 
 @no_grad()
@@ -330,12 +333,12 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
     return _calculate_fan_in_and_fan_out(tensor)[mode.lower() == "fan_out"]
 
 
-def _deprecated(initialiser: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _deprecated(initialiser: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """The initialiser under its old name, which has no underscore."""
     name = initialiser.__name__
 
     @functools.wraps(initialiser)
-    def renamed(*args: object, **kwargs: object) -> Tensor:
+    def renamed(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         warnings.warn(f"nn.init.{name[:-1]} is the old name of nn.init.{name}", FutureWarning, stacklevel=2)
         return initialiser(*args, **kwargs)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from genesis.errors import DTypeError, describe
 from genesis.nn import state
@@ -12,6 +13,18 @@ from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
     from genesis.nn.module import Module
+
+Member = TypeVar("Member", bound=Tensor)
+Registry = Callable[["Module"], dict[str, Member | None]]
+
+parameters_of: Registry[Parameter] = operator.attrgetter("_parameters")
+buffers_of: Registry[Tensor] = operator.attrgetter("_buffers")
+
+
+class _Named(Protocol):
+    """Protocol of named_parameters and named_buffers."""
+
+    def __call__(self, *, remove_duplicate: bool) -> Iterable[tuple[str, Tensor]]: ...
 
 
 class Lookup:
@@ -44,7 +57,7 @@ class Lookup:
             >>> nn.Sequential(nn.ReLU(), nn.Sequential(nn.Tanh())).get_submodule("1.0")
             Tanh()
         """
-        module: Any = self
+        module: Module | None = cast("Module", self)
         for name in target.split(".") if target else ():
             module = module._modules.get(name) if module is not None else None
         if module is None:
@@ -89,7 +102,7 @@ class Lookup:
             >>> nn.Sequential(nn.Linear(3, 2)).get_parameter("0.weight").shape
             (2, 3)
         """
-        return self._member("get_parameter", target, "_parameters", self.named_parameters)
+        return self._member("get_parameter", target, parameters_of, self.named_parameters)
 
     def get_buffer(self, target: str) -> Tensor:
         """The buffer of this dotted name.
@@ -103,11 +116,11 @@ class Lookup:
             >>> nn.Sequential(nn.BatchNorm2d(2)).get_buffer("0.running_var").tolist()
             [1.0, 1.0]
         """
-        return self._member("get_buffer", target, "_buffers", self.named_buffers)
+        return self._member("get_buffer", target, buffers_of, self.named_buffers)
 
-    def _member(self, op: str, target: str, registry: str, named: Callable[..., Iterable[tuple[str, object]]]) -> Any:
+    def _member(self, op: str, target: str, registry: Registry[Member], named: _Named) -> Member:
         path, _, name = target.rpartition(".")
-        member = getattr(self.get_submodule(path), registry).get(name)
+        member = registry(self.get_submodule(path)).get(name)
         if member is None:
             known = [key for key, _ in named(remove_duplicate=False)]
             raise AttributeError(state.unknown_name(op, type(self).__name__, target, known))

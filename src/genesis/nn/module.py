@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 from genesis.errors import DTypeError, describe
 from genesis.nn.conversion import Convertible
 from genesis.nn.hooks import HasForward, Hookable, P, Result_co, call_with_hooks
 from genesis.nn.learnable import Learnable
-from genesis.nn.lookup import Lookup
+from genesis.nn.lookup import Lookup, Member, Registry, buffers_of, parameters_of
 from genesis.nn.parameter import Buffer, Parameter
 from genesis.nn.printable import Printable
 from genesis.nn.stateful import Stateful
 from genesis.tensor import Tensor
-
-Member = TypeVar("Member", bound=Tensor)
-Registry = Callable[["Module"], dict[str, Member | None]]
-
-_parameters_of: Registry[Parameter] = operator.attrgetter("_parameters")
-_buffers_of: Registry[Tensor] = operator.attrgetter("_buffers")
 
 
 class Module(Convertible, Hookable, Learnable, Lookup, Printable, Stateful):
@@ -64,7 +57,7 @@ class Module(Convertible, Hookable, Learnable, Lookup, Printable, Stateful):
             return call_with_hooks(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
-    def _missing_forward(self, *args: object, **kwargs: object) -> Any:
+    def _missing_forward(self, *args: object, **kwargs: object) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__}: a Module needs a method forward")
 
     forward: Callable[..., Any] = _missing_forward  # a variable, so that a subclass may give it any signature
@@ -216,7 +209,7 @@ class Module(Convertible, Hookable, Learnable, Lookup, Printable, Stateful):
             >>> sum(parameter.numel() for parameter in nn.Linear(3, 2).parameters())
             8
         """
-        return _members(self._and_below(recurse), _parameters_of)
+        return _members(self._and_below(recurse), parameters_of)
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -233,7 +226,7 @@ class Module(Convertible, Hookable, Learnable, Lookup, Printable, Stateful):
             >>> [(name, parameter.shape) for name, parameter in net.named_parameters()]
             [('0.weight', (2, 3)), ('0.bias', (2,))]
         """
-        return self._named_members(_parameters_of, prefix, recurse, remove_duplicate)
+        return self._named_members(parameters_of, prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Its buffers and (with recurse) those of its submodules, each once.
@@ -245,13 +238,13 @@ class Module(Convertible, Hookable, Learnable, Lookup, Printable, Stateful):
             >>> [buffer.shape for buffer in nn.BatchNorm1d(2).buffers()]
             [(2,), (2,), ()]
         """
-        return _members(self._and_below(recurse), _buffers_of)
+        return _members(self._and_below(recurse), buffers_of)
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
         """(dotted name, buffer) of each buffer. See `nn.Module.named_parameters`."""
-        return self._named_members(_buffers_of, prefix, recurse, remove_duplicate)
+        return self._named_members(buffers_of, prefix, recurse, remove_duplicate)
 
     def _and_below(self, recurse: bool) -> Iterable[Module]:
         return self.modules() if recurse else (self,)

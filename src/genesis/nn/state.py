@@ -16,6 +16,8 @@ from genesis.interrupts import at_once, finish, held
 from genesis.ndarray import NDArray
 from genesis.tensor import Tensor
 
+Metadata = Mapping[str, Mapping[str, object]]  # by the name of a module: its version, and what its hooks note
+
 _NUM_SHOWN = 10  # faults of a kind in one message
 
 # PyTorch's batch norm counts its batches only since 0.4.1; a checkpoint without the counter is whole.

@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from genesis.autograd import HookHandle
 from genesis.errors import CheckpointError
 from genesis.nn import state
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
+
+if TYPE_CHECKING:
+    from genesis.nn.module import Module
 
 Hook = Callable[..., Any]
 EXTRA = "_extra_state"  # its key in a state_dict
@@ -38,8 +41,8 @@ class Stateful:
     _state_hooks: Mapping[str, list[Hook]] = {}
 
     def named_modules(
-        self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Any]]:
+        self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
         raise NotImplementedError
 
     def _named_parts(self) -> Mapping[str, object]:
@@ -160,7 +163,7 @@ class Stateful:
         return result
 
     def _load_parts(
-        self, state_dict: dict[str, object], prefix: str, metadata: Mapping[str, Any], loading: state.Loading
+        self, state_dict: dict[str, object], prefix: str, metadata: state.Metadata, loading: state.Loading
     ) -> None:
         """Find the values of this module and of those below, in a dict that the module may change."""
         lists = loading.missing, loading.unexpected, loading.faults
@@ -172,7 +175,7 @@ class Stateful:
                 module._load_parts(part, below, metadata, loading)
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Mapping[str, Any], strict: bool,
+        self, state_dict: dict[str, object], prefix: str, local_metadata: Mapping[str, object], strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         """Take its own part of the state; an override may first rename or add entries of state_dict."""
@@ -309,7 +312,7 @@ class WithoutModule:
     def __init__(self, function: Hook) -> None:
         self.function = function
 
-    def __call__(self, module: object, *arguments: object) -> Any:
+    def __call__(self, module: object, *arguments: object) -> object:
         return self.function(*arguments)
 
 

@@ -13,7 +13,7 @@ from genesis.onnx_import.registry import Array, Node, computes, integers, requir
 from genesis.tensor import Tensor
 
 Kind = type[np.float32] | type[np.float64]
-Numbers = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float32 | np.float64]]
 
 
 class Resizing(NamedTuple):

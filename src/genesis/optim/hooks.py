@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from genesis.autograd import HookHandle
 from genesis.errors import DTypeError, describe
+from genesis.optim.options import Entries
 
-Hook = Callable[..., Any]
-Method = Callable[..., Any]
+if TYPE_CHECKING:
+    from genesis.optim.optimizer import Optimizer
+
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Hook = Callable[..., object]  # of any of the kinds below
+Method = Callable[..., object]
+Around = Callable[[Method, "Hooked", Args, Kwargs], object]
 
 
 class Hooked:
@@ -31,7 +38,7 @@ class Hooked:
         kinds = ("step_pre", "step_post")
         return any(self._everywhere[kind] or _hooks(self, kind) for kind in kinds)
 
-    def register_step_pre_hook(self, hook: Hook) -> HookHandle:
+    def register_step_pre_hook(self, hook: Callable[[Self, Args, Kwargs], object]) -> HookHandle:
         """Call hook(optimizer, args, kwargs) before each step.
 
         Args:
@@ -47,11 +54,11 @@ class Hooked:
         """
         return self._registered("step_pre", hook, False)
 
-    def register_step_post_hook(self, hook: Hook) -> HookHandle:
+    def register_step_post_hook(self, hook: Callable[[Self, Args, Kwargs], object]) -> HookHandle:
         """Call hook(optimizer, args, kwargs) after each step. See `optim.Optimizer.register_step_pre_hook`."""
         return self._registered("step_post", hook, False)
 
-    def register_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> HookHandle:
+    def register_state_dict_pre_hook(self, hook: Callable[[Self], object], prepend: bool = False) -> HookHandle:
         """Call hook(optimizer) before state_dict() collects the state.
 
         Args:
@@ -68,7 +75,9 @@ class Hooked:
         """
         return self._registered("state_pre", hook, prepend)
 
-    def register_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> HookHandle:
+    def register_state_dict_post_hook(
+        self, hook: Callable[[Self, Entries], object], prepend: bool = False
+    ) -> HookHandle:
         """Call hook(optimizer, state_dict) with what state_dict() is to return; a result other than None replaces it.
 
         Args:
@@ -84,7 +93,9 @@ class Hooked:
         """
         return self._registered("state_post", hook, prepend)
 
-    def register_load_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> HookHandle:
+    def register_load_state_dict_pre_hook(
+        self, hook: Callable[[Self, Entries], object], prepend: bool = False
+    ) -> HookHandle:
         """Call hook(optimizer, state_dict) before it is loaded; a result other than None is loaded instead.
 
         Args:
@@ -101,7 +112,7 @@ class Hooked:
         """
         return self._registered("load_pre", hook, prepend)
 
-    def register_load_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> HookHandle:
+    def register_load_state_dict_post_hook(self, hook: Callable[[Self], object], prepend: bool = False) -> HookHandle:
         """Call hook(optimizer) after a state was loaded. See `optim.Optimizer.register_state_dict_pre_hook`."""
         return self._registered("load_post", hook, prepend)
 
@@ -113,7 +124,7 @@ class Hooked:
         return handle
 
 
-def register_optimizer_step_pre_hook(hook: Hook) -> HookHandle:
+def register_optimizer_step_pre_hook(hook: Callable[[Optimizer, Args, Kwargs], object]) -> HookHandle:
     """Call hook(optimizer, args, kwargs) before each step of every optimizer.
 
     Args:
@@ -130,7 +141,7 @@ def register_optimizer_step_pre_hook(hook: Hook) -> HookHandle:
     return HookHandle(Hooked._everywhere["step_pre"], hook)
 
 
-def register_optimizer_step_post_hook(hook: Hook) -> HookHandle:
+def register_optimizer_step_post_hook(hook: Callable[[Optimizer, Args, Kwargs], object]) -> HookHandle:
     """Call hook(optimizer, args, kwargs) after each step of every optimizer.
 
     Args:
@@ -152,12 +163,12 @@ def _hooks(optimizer: Hooked, kind: str) -> list[Hook]:
     return list(own.get(kind, ())) if own else []
 
 
-def _hooked(method: Method, around: Callable[..., Any]) -> Method:
+def _hooked(method: Method, around: Around) -> Method:
     """The method with hooks around its outermost call: a subclass's may call that of its base."""
     everywhere = Hooked._everywhere
 
     @functools.wraps(method)
-    def call(self: Hooked, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Hooked, *args: object, **kwargs: object) -> object:
         own = self.__dict__
         if "_own_hooks" not in own and not everywhere["step_pre"] and not everywhere["step_post"]:
             return method(self, *args, **kwargs)
@@ -174,7 +185,7 @@ def _hooked(method: Method, around: Callable[..., Any]) -> Method:
     return call
 
 
-def _step(method: Method, self: Hooked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _step(method: Method, self: Hooked, args: Args, kwargs: Kwargs) -> object:
     args = (self, *args)
     for hook in (*Hooked._everywhere["step_pre"], *_hooks(self, "step_pre")):
         new = hook(self, args, kwargs)
@@ -188,7 +199,7 @@ def _step(method: Method, self: Hooked, args: tuple[Any, ...], kwargs: dict[str,
     return result
 
 
-def _state_dict(method: Method, self: Hooked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _state_dict(method: Method, self: Hooked, args: Args, kwargs: Kwargs) -> object:
     for hook in _hooks(self, "state_pre"):
         hook(self)
     result = method(self, *args, **kwargs)
@@ -198,9 +209,9 @@ def _state_dict(method: Method, self: Hooked, args: tuple[Any, ...], kwargs: dic
     return result
 
 
-def _load_state_dict(method: Method, self: Hooked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _load_state_dict(method: Method, self: Hooked, args: Args, kwargs: Kwargs) -> None:
     given = kwargs.pop("state_dict") if "state_dict" in kwargs else args[0]
-    state = dict(given)
+    state: object = dict(cast("Entries", given))
     for hook in _hooks(self, "load_pre"):
         new = hook(self, state)
         state = state if new is None else new

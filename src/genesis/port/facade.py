@@ -14,7 +14,7 @@ import importlib
 import sys
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from genesis.errors import MissingNameError
 from genesis.port import names
@@ -29,6 +29,8 @@ _PACKAGE = str(Path(__file__).parent)
 class Facade(ModuleType):
     """The module that `import torch` gives to redirected code, or one of its submodules; made by facade()."""
 
+    _torch_name: str
+
     def __init__(self, torch_name: str) -> None:
         super().__init__(f"{__package__}.{torch_name}", f"Genesis in place of {torch_name}.")
         self.__dict__["_torch_name"] = torch_name
@@ -36,7 +38,7 @@ class Facade(ModuleType):
     def __repr__(self) -> str:
         return f"<module {self._torch_name!r}: Genesis>"
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name == "__all__":
             return public(self._torch_name)
         value = member(self._torch_name, name)
@@ -61,7 +63,7 @@ def facade(torch_name: str) -> Facade:
     return Facade(torch_name)
 
 
-def member(module: str, name: str) -> Any:
+def member(module: str, name: str) -> object:
     """The object for a name of a module of PyTorch's, a facade for its submodules, or a member of Found."""
     path = f"{module}.{name}"
     if path == "torch.torch":
@@ -73,7 +75,7 @@ def member(module: str, name: str) -> Any:
 
 def public(module: str) -> list[str]:
     """The names of a module that `from module import *` takes."""
-    real: Any = sys.modules.get(module) or importlib.import_module(module)
+    real = sys.modules.get(module) or importlib.import_module(module)
     listed = getattr(real, "__all__", None) or [name for name in dir(real) if not name.startswith("_")]
     return [name for name in listed if not isinstance(member(module, name), Found)]
 

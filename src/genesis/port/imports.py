@@ -7,8 +7,8 @@ import functools
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping, Sequence
 from types import FrameType, ModuleType
-from typing import Any
 
 from genesis.port import names
 from genesis.port.facade import Facade, Missing, facade, is_caught, member, message
@@ -19,17 +19,17 @@ plain_import = builtins.__import__
 
 def redirecting_import(
     name: str,
-    globals: Any = None,
-    locals: Any = None,
-    fromlist: Any = (),
+    globals: Mapping[str, object] | None = None,
+    locals: Mapping[str, object] | None = None,
+    fromlist: Sequence[str] | None = (),
     level: int = 0,
-) -> Any:
+) -> object:
     """The __import__ of redirected modules: as Python's, but modules of PyTorch's are facades."""
     if level or not is_pytorch(name):
         found = plain_import(name, globals, locals, fromlist, level)
         return redirecting_importlib() if found is importlib else found
     frame = sys._getframe(1)
-    module: Any = facade("torch")
+    module: object = facade("torch")
     for part in name.split(".")[1:]:
         module = _imported(module, part, frame, name)
     if not fromlist:
@@ -40,7 +40,7 @@ def redirecting_import(
     return module
 
 
-def _imported(module: Any, name: str, frame: FrameType, asked: str) -> Any:
+def _imported(module: object, name: str, frame: FrameType, asked: str) -> object:
     """An attribute of a facade, as an import statement takes it."""
     if not isinstance(module, Facade):
         return getattr(module, name)
@@ -71,7 +71,7 @@ def redirecting_importlib() -> ModuleType:
     return module
 
 
-def import_module(name: str, package: str | None = None) -> Any:
+def import_module(name: str, package: str | None = None) -> ModuleType:
     """importlib.import_module of redirected code.
 
     Example:
@@ -82,10 +82,11 @@ def import_module(name: str, package: str | None = None) -> Any:
     name = importlib.util.resolve_name(name, package) if name.startswith(".") else name
     if not is_pytorch(name):
         return importlib.import_module(name)
-    module: Any = facade("torch")
+    module = facade("torch")
     for part in name.split(".")[1:]:
         path = f"{module._torch_name}.{part}"
-        module = member(module._torch_name, part) if names.is_module(path) else None
-        if not isinstance(module, Facade):
+        below = member(module._torch_name, part) if names.is_module(path) else None
+        if not isinstance(below, Facade):
             raise ModuleNotFoundError(f"No module named {path!r}", name=path)
+        module = below
     return module

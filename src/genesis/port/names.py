@@ -14,7 +14,6 @@ import importlib.util
 import pkgutil
 import sys
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -53,7 +52,7 @@ class Found(enum.Enum):
 
 
 @functools.cache
-def sources(module: str) -> tuple[Any, ...]:
+def sources(module: str) -> tuple[ModuleType, ...]:
     """The namespaces in which the names of a module of PyTorch's are looked up, the first one first.
 
     Raises: ImportError: one of them needs a package that is not installed, as genesis.utils.tensorboard does.
@@ -103,7 +102,7 @@ def is_module(module: str) -> bool:
     return _is_module(module)
 
 
-def find(module: str, name: str) -> Any:
+def find(module: str, name: str) -> object:
     """The object that stands for a name of a module of PyTorch's; a member of Found if there is none."""
     if name.startswith("__") or not in_pytorch(module, name):
         return torch.__version__ if (module, name) == ("torch", "__version__") else Found.UNKNOWN
@@ -127,7 +126,7 @@ def _is_for_itself(value: object) -> bool:
 @functools.cache
 def in_pytorch(module: str, name: str) -> bool:
     """Whether PyTorch has this name. The question loads nothing: of torch.onnx, it is answered by yes."""
-    loaded: Any = sys.modules.get(module)
+    loaded = sys.modules.get(module)
     if loaded is None:
         return _is_module(module)
     return hasattr(loaded, name) or _is_module(f"{module}.{name}")

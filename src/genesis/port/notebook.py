@@ -8,7 +8,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from genesis.port.rewrite import rewrite
 
@@ -70,7 +70,20 @@ def rewrite_notebook(text: str) -> RewrittenNotebook:
     return RewrittenNotebook(_formatted(notebook, text) if changes else text, gaps, unread)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+class _Cell(TypedDict, total=False):
+    """What is read of a cell; it has more."""
+
+    cell_type: str
+    source: str | list[str]  # the text, or its lines
+
+
+class _Notebook(TypedDict):
+    """What is read of a notebook; it has more."""
+
+    cells: list[_Cell]
+
+
+def _parsed(text: str) -> _Notebook:
     try:
         notebook = json.loads(text)
     except ValueError as error:
@@ -78,11 +91,17 @@ def _parsed(text: str) -> dict[str, Any]:
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise ValueError("it is no notebook of format 4 or later: there is no list of cells")
+    if not all(_is_text(cell.get("source", "")) for cell in cells):
+        raise ValueError("it is no notebook of format 4 or later: the source of a cell is no text")
     language = notebook.get("metadata", {}).get("language_info", {}).get("name", "python")
     if language not in ("python", "ipython"):
         raise ValueError(f"it is a notebook of {language}")
-    found: dict[str, Any] = notebook
+    found: _Notebook = notebook
     return found
+
+
+def _is_text(source: object) -> bool:
+    return isinstance(source, str) or (isinstance(source, list) and all(isinstance(line, str) for line in source))
 
 
 def _masked(source: str, magics: list[str]) -> Iterator[str]:
@@ -102,13 +121,14 @@ def _unmasked(code: str, magics: list[str]) -> Iterator[str]:
         yield start + magics[int(number)] if mask else line
 
 
-def _replace(cell: dict[str, Any], source: str) -> None:
+def _replace(cell: _Cell, source: str) -> None:
     """Give a cell its new source, as lines or as one string, as before."""
-    if "".join(cell["source"]) != source:
-        cell["source"] = source if isinstance(cell["source"], str) else source.splitlines(keepends=True)
+    before = cell.get("source", "")
+    if "".join(before) != source:
+        cell["source"] = source if isinstance(before, str) else source.splitlines(keepends=True)
 
 
-def _formatted(notebook: dict[str, Any], before: str) -> str:
+def _formatted(notebook: _Notebook, before: str) -> str:
     """The notebook as JSON, in the format that it had; else in that of Jupyter."""
     old, end = json.loads(before), "\n" if before.endswith("\n") else ""
     for indent, is_ascii in itertools.product((1, 2, 4, None), (False, True)):

@@ -11,12 +11,12 @@ import multiprocessing.spawn
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from genesis.port.main_module import Main, execute
 from genesis.port.redirect import RedirectingFinder
 
-_plain_data: Callable[[str], dict[str, Any]] = multiprocessing.spawn.get_preparation_data
+_plain_data: Callable[[str], dict[str, object]] = multiprocessing.spawn.get_preparation_data
 
 
 class Redirection:
@@ -26,12 +26,15 @@ class Redirection:
         self.packages, self.folders, self.main = packages, folders, main
 
 
-class _Preparation(dict[str, Any]):
+_Prepare: TypeAlias = Callable[[dict[str, object], Redirection], dict[str, object]]
+
+
+class _Preparation(dict[str, object]):
     """Prepares a process; unpickled, an empty dictionary, as all is done."""
 
     redirection: Redirection
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[_Prepare, tuple[dict[str, object], Redirection]]:
         return _prepare, (dict(self), self.redirection)
 
 
@@ -39,7 +42,7 @@ def redirect(redirection: Redirection) -> None:
     """Redirect imports from here on."""
     sys.meta_path.insert(0, RedirectingFinder(redirection.packages, redirection.folders))
 
-    def preparation(name: str) -> dict[str, Any]:
+    def preparation(name: str) -> dict[str, object]:
         plain = _plain_data(name)
         has_main = {plain.pop(key, None) for key in ("init_main_from_name", "init_main_from_path")} != {None}
         data = _Preparation(plain)
@@ -49,7 +52,7 @@ def redirect(redirection: Redirection) -> None:
     multiprocessing.spawn.get_preparation_data = preparation
 
 
-def _prepare(data: dict[str, Any], redirection: Redirection) -> dict[str, Any]:
+def _prepare(data: dict[str, object], redirection: Redirection) -> dict[str, object]:
     """Prepare a new process as multiprocessing does, with the main module redirected."""
     multiprocessing.spawn.prepare(data)
     redirect(redirection)

@@ -15,7 +15,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Self
 
 from genesis.errors import describe
 from genesis.port.imports import redirecting_import
@@ -24,7 +24,7 @@ NEVER = ("torch", "genesis", "numpy", "triton")
 _INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib", "stdlib"))
 
 
-def builtins_of_redirected() -> dict[str, Any]:
+def builtins_of_redirected() -> dict[str, object]:
     """Python's builtins, with the import statement of redirected code."""
     return {**vars(builtins), "__import__": redirecting_import}
 
@@ -43,7 +43,9 @@ class RedirectingFinder(MetaPathFinder):
     def __init__(self, packages: Sequence[str], folders: Sequence[Path] = ()) -> None:
         self.packages, self.folders = frozenset(packages), tuple(folder.resolve() for folder in folders)
 
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         top = fullname.partition(".")[0]
         if top in NEVER or (top not in self.packages and not self.folders):
             return None

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from genesis import growth, models, nn
 from genesis.errors import CheckpointError, GrowthError, describe
-from genesis.growth.history import Record
 from genesis.growth.log import is_recorded_input
 from genesis.growth.room import Room, shapes_in
 from genesis.nn import state as module_state
@@ -23,7 +22,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TORCHVISION_RESIZE = 520  # the shorter side at which torchvision's segmentation weights were measured
 MAX_CHANNELS, MAX_DEPTH, MAX_RESIZE = 2**20, 16, 2**14  # of what a file may say; what it may hold is the lower limit
 State = Mapping[str, Tensor]
-Log = Mapping[str, Sequence[Record]]  # of growth, or whatever a file says in its place
+Log = Mapping[str, object]  # of growth, or whatever a file says in its place
 Arguments = dict[str, Any]  # of a model's constructor
 
 

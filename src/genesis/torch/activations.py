@@ -25,23 +25,27 @@ def _named(name: str) -> Reader:
 
 
 def _numbered(name: str, usual: float) -> Reader:
-    def read(number: Any = usual, inplace: bool = False) -> Call | None:
-        if type(number) not in (int, float) or not math.isfinite(number) or (inplace and number < 0):
+    def read(number: object = usual, inplace: bool = False) -> Call | None:
+        if (
+            (type(number) is not float and type(number) is not int)
+            or not math.isfinite(number)
+            or (inplace and number < 0)
+        ):
             return None  # the last is refused by PyTorch's backward
         return f"{name}({float(number)!r})", bool(inplace)
 
     return read
 
 
-def _leaky_relu(negative_slope: Any = 0.01, inplace: bool = False) -> Call | None:
+def _leaky_relu(negative_slope: object = 0.01, inplace: bool = False) -> Call | None:
     return _numbered("leaky_relu", 0.01)(negative_slope, inplace)
 
 
-def _elu(alpha: Any = 1.0, inplace: bool = False) -> Call | None:
+def _elu(alpha: object = 1.0, inplace: bool = False) -> Call | None:
     return _numbered("elu", 1.0)(alpha, inplace)
 
 
-def _hardtanh(min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False) -> Call | None:
+def _hardtanh(min_val: object = -1.0, max_val: object = 1.0, inplace: bool = False) -> Call | None:
     limits = (min_val, max_val)
     fits = {type(each) for each in limits} <= {int, float} and limits == (0, 6)
     return ("relu6", bool(inplace)) if fits else None
@@ -74,7 +78,7 @@ READERS: dict[object, Reader] = {
 }
 """Of functions and methods that activate their first argument."""
 
-METHODS: dict[str, Reader] = {
+METHODS: dict[object, Reader] = {
     name: READERS[getattr(Tensor, name)] for name in ("relu", "relu_", "sigmoid", "sigmoid_", "tanh", "tanh_")
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,14 @@ from genesis.torch.bridge import call
 from genesis.torch.modes import versions_of
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.ops import GEOMETRY, empty_images, empty_output, geometry_of, in_dtype, not_differentiable
+from genesis.torch.signatures import (
+    ActivatedArguments,
+    ActivatedContext,
+    ConvActArguments,
+    ConvActBackwardArguments,
+    Gradients,
+    TracedActivatedContext,
+)
 
 if TYPE_CHECKING:
     from genesis.torch.prepared_act import Activated
@@ -61,7 +69,7 @@ class _ConvAct(torch.autograd.Function):
     """Called eagerly: straight to the backend."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Tensor:
+    def forward(ctx: ActivatedContext, *args: *ActivatedArguments) -> Tensor:
         _, weight, bias, how, (x, weight_values, bias_values, prepared, found) = args
         unchanged: tuple[Tensor, ...] = ()  # though what is read of it again is a copy
         if found is None:
@@ -79,7 +87,7 @@ class _ConvAct(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
+    def backward(ctx: ActivatedContext, grad: Tensor | None, addend: Tensor | None = None) -> Gradients:
         if grad is None:
             return addend, None, None, None, None
         if torch.is_grad_enabled():
@@ -91,11 +99,11 @@ class _ConvActAndInput(_ConvAct):
     """With the input as the second output, of which PyTorch makes a view."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
+    def forward(ctx: ActivatedContext, *args: *ActivatedArguments) -> tuple[Tensor, Tensor]:
         return _ConvAct.forward(ctx, *args), args[0]
 
 
-def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+def _gradients(ctx: ActivatedContext, grad: Tensor, addend: Tensor | None) -> Gradients:
     saved, needs = ctx.saved_tensors[:3], ctx.needs_input_grad[:3]
     grads = ctx.prepared.backward(grad, saved, needs, addend)
     if grads is None:
@@ -105,7 +113,7 @@ def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]
     return in_dtype(grads, ctx.dtype, grad.dtype)
 
 
-def _differentiable_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+def _differentiable_gradients(ctx: ActivatedContext, grad: Tensor, addend: Tensor | None) -> Gradients:
     """By PyTorch's layers, which are run again: their gradients can be differentiated."""
     x, weight, *_ = ctx.saved_tensors
     given, bias = ctx.parameters
@@ -132,12 +140,12 @@ _apply = super(torch.autograd.Function, _ConvAct).apply
 _apply_and_input = super(torch.autograd.Function, _ConvActAndInput).apply
 
 
-def apply(hands_on: bool, *args: Any) -> Any:
-    """The result, or with hands_on also a view of the input, whose gradient the op's backward adds to the input's.
+def apply(hands_on: bool, *args: *ActivatedArguments) -> tuple[Tensor, Tensor | None]:
+    """The result, and None; with hands_on a view of the input, whose gradient the op's backward adds to the input's.
 
     args: input, weight, bias; How; and Values.
     """
-    return _apply_and_input(*args) if hands_on else _apply(*args)
+    return _apply_and_input(*args) if hands_on else (_apply(*args), None)
 
 
 # --- for compilers ---
@@ -145,18 +153,17 @@ class _TracedConvAct(torch.autograd.Function):
     """Under a compiler, and where torch.ops.genesis.conv_act is called."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
+    def forward(ctx: TracedActivatedContext, *args: *ConvActArguments) -> tuple[Tensor, Tensor]:
         with torch._C._AutoDispatchBelowAutograd():
             y, kept = torch.ops.genesis.conv_act(*args)
-        input, weight, _, *geometry, activation, keeps = args
-        ctx.save_for_backward(input, weight, y if keeps == "result" else kept)
+        ctx.save_for_backward(args[0], args[1], y if args[8] == "result" else kept)
         ctx.set_materialize_grads(False)
-        ctx.how = *geometry, activation
+        ctx.how = args[3:8]
         ctx.mark_non_differentiable(kept)
         return y, kept
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Any, ...]:
+    def backward(ctx: TracedActivatedContext, grad: Tensor | None, _: Tensor | None) -> Gradients:
         needs = ctx.needs_input_grad[:3]
         if grad is None:
             return (None,) * 9
@@ -164,23 +171,25 @@ class _TracedConvAct(torch.autograd.Function):
         return *(each if needed else None for each, needed in zip(grads, needs, strict=True)), *(None,) * 6
 
 
-def _opaque_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    """y, and what the backward wants: empty where that is y, or where there is none. how: GEOMETRY, keeps."""
-    *geometry, activation, keeps = how
-    y, kept = call("conv_act", input, weight, bias, geometry_of(*geometry), activation, keeps)
+def _opaque_forward(*args: *ConvActArguments) -> tuple[Tensor, Tensor]:
+    """y, and what the backward wants: empty where that is y, or where there is none."""
+    input, weight, bias, *_, activation, keeps = args
+    found: tuple[Tensor, Tensor] = call("conv_act", input, weight, bias, geometry_of(*args[3:7]), activation, keeps)
+    y, kept = found
     kept = y.new_empty(0) if keeps != "input" else laid_out(kept, empty_images(kept.shape, kept))
     return laid_out(y, empty_images(y.shape, y)), kept
 
 
-def _shapes_forward(input: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    y = empty_output(input, weight, *how[:3])
-    return y, y.new_empty(0) if how[-1] != "input" else torch.empty_like(y)
+def _shapes_forward(*args: *ConvActArguments) -> tuple[Tensor, Tensor]:
+    y = empty_output(*args[:2], *args[3:6])
+    return y, y.new_empty(0) if args[8] != "input" else torch.empty_like(y)
 
 
-def _opaque_backward(grad: Tensor, input: Tensor, weight: Tensor, kept: Tensor, *how: Any) -> list[Tensor]:
-    """Gradients of input, weight, bias; an empty tensor where none is wanted. how: GEOMETRY, needs."""
-    *geometry, activation, needs = how
-    grads = call("conv_act_backward", grad, input, weight, kept, geometry_of(*geometry), activation, tuple(needs))
+def _opaque_backward(*args: *ConvActBackwardArguments) -> list[Tensor]:
+    """Gradients of input, weight, bias; an empty tensor where none is wanted."""
+    grad, input, weight, kept = args[:4]
+    how = (geometry_of(*args[4:8]), args[8], tuple(args[9]))
+    grads: Gradients = call("conv_act_backward", grad, input, weight, kept, *how)
     likes = (input, weight, None)
     return [
         grad.new_empty(0) if x is None else x if like is None else laid_out(x, like)
@@ -188,9 +197,10 @@ def _opaque_backward(grad: Tensor, input: Tensor, weight: Tensor, kept: Tensor, 
     ]
 
 
-def _shapes_backward(grad: Tensor, input: Tensor, weight: Tensor, *args: Any) -> list[Tensor]:
+def _shapes_backward(*args: *ConvActBackwardArguments) -> list[Tensor]:
+    grad, input, weight = args[:3]
     shapes = [torch.empty_like(input), torch.empty_like(weight), weight.new_empty(weight.shape[0])]
-    return [x if needed else grad.new_empty(0) for x, needed in zip(shapes, args[-1], strict=True)]
+    return [x if needed else grad.new_empty(0) for x, needed in zip(shapes, args[9], strict=True)]
 
 
 define(

@@ -129,9 +129,16 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
 
 
 # --- reading the graph ---
-def _value(node: object) -> Any:
+def _value(node: object) -> object:
     """The fake tensor of a node, or tuple of them; None for an argument that is no node."""
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
+
+
+def _tensor(node: object) -> Tensor:
+    """The fake tensor of a node that has one."""
+    value = _value(node)
+    assert isinstance(value, Tensor)
+    return value
 
 
 def _argument(node: fx.Node, position: int, name: str, default: object = None) -> Any:
@@ -151,8 +158,8 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
             kind, obstacle = NORM, _why_not_norm(node)
             operands = tuple(numbers[x] for x in node.args[:1] if isinstance(x, fx.Node))
         elif len(operands) == 1 and _activation(node) is not None:
-            kind, values = ACTIVATION, (_value(node.args[0]), _value(node))
-            if not all(isinstance(x, Tensor) for x in values) or values[0].dtype != values[1].dtype:
+            kind, given, result = ACTIVATION, _value(node.args[0]), _value(node)
+            if not (isinstance(given, Tensor) and isinstance(result, Tensor) and given.dtype == result.dtype):
                 obstacle = "its activation changes the dtype"
         elif target in _ADDS and len(node.args) == 2 and not node.kwargs:
             if all(isinstance(_value(x), Tensor) for x in node.args):
@@ -165,7 +172,7 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
 
 def _activation(node: fx.Node) -> str | None:
     """The activation that a node applies to its first argument."""
-    readers: dict[Any, activations.Reader] = activations.METHODS if node.op == "call_method" else activations.READERS
+    readers = activations.METHODS if node.op == "call_method" else activations.READERS
     reader = readers.get(node.target)
     if reader is None or not node.args or not isinstance(node.args[0], fx.Node):
         return None
@@ -176,7 +183,12 @@ def _activation(node: fx.Node) -> str | None:
 def _why_not_conv(node: fx.Node) -> str:
     input, result = _value(_argument(node, 0, "input")), _value(node)
     weight = _value(_argument(node, 1, "weight"))
-    if not all(isinstance(x, Tensor) for x in (input, weight, result)) or not isinstance(node.args[0], fx.Node):
+    if not (
+        isinstance(input, Tensor)
+        and isinstance(weight, Tensor)
+        and isinstance(result, Tensor)
+        and isinstance(node.args[0], fx.Node)
+    ):
         return "its operands are not plain tensors"
     if input.dim() != 4:
         return "its input has no batch dimension"
@@ -197,7 +209,7 @@ def _geometry(node: fx.Node) -> ConvGeometry | None:
     )
     stride, dilation = _pair(stride), _pair(dilation)
     if isinstance(padding, str):
-        kernel = _value(_argument(node, 1, "weight")).shape[2:]
+        kernel = _tensor(_argument(node, 1, "weight")).shape[2:]
         reach = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
         if any(r % 2 for r in reach):
             return None
@@ -241,7 +253,7 @@ def _without_promotion(chain: Chain, nodes: list[fx.Node]) -> Chain:
     """The chain, without a sum that changes the dtype or broadcasts: the op's residual has the shape of its result."""
     if chain.add is None:
         return chain
-    norm, residual, result = (_value(nodes[i]) for i in (chain.norm, chain.residual, chain.add) if i is not None)
+    norm, residual, result = (_tensor(nodes[i]) for i in (chain.norm, chain.residual, chain.add) if i is not None)
     fits = norm.dtype == residual.dtype == result.dtype and norm.shape == residual.shape
     return chain if fits else chain._replace(add=None, activation=None, residual=None)
 
@@ -322,7 +334,7 @@ def _fuse_activation(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> Non
     assert activation is not None  # _step has asked
     with graph.inserting_before(last.next):
         keeps = None
-        if _value(last).requires_grad:
+        if _tensor(last).requires_grad:
             keeps = "result" if known.is_known_by_result(activation) else "input"
         args = (*_operands(graph, conv), *_geometry_of(conv), activation, keeps)
         both = graph.call_function(torch.ops.genesis.conv_act, args)
@@ -338,19 +350,19 @@ def _geometry_of(conv: fx.Node) -> ConvGeometry:
     return geometry
 
 
-def _operands(graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False) -> list[Any]:
+def _operands(graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False) -> list[fx.Node | None]:
     """Input, weight and bias, cast to the dtype of the result, which under autocast is not theirs."""
-    dtype = _value(conv).dtype
+    dtype = _tensor(conv).dtype
     operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
     casts = [
-        x is not None and _value(x).dtype != dtype and not (keeps_parameters and i) for i, x in enumerate(operands)
+        x is not None and _tensor(x).dtype != dtype and not (keeps_parameters and i) for i, x in enumerate(operands)
     ]
     return [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
 
 
 def _in_order(graph: fx.Graph, result: fx.Node, like: fx.Node) -> fx.Node:
     """The channels-last result of an op in the order of memory of the node that it replaces."""
-    strides = _value(like).stride()
+    strides = _tensor(like).stride()
     if not (isinstance(strides[1], int) and strides[1] == 1):
         result = graph.call_method("contiguous", (result,))
     result.meta["example_value"] = _value(like)
@@ -371,7 +383,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
         training, momentum, eps = _norm_options(norm)
         activation = None if chain.activation is None else _activation(nodes[chain.activation])
         vectors, how = (gamma, beta, mean, var, residual), (*geometry, activation)
-        folds = not training and mean is not None and not _value(last).requires_grad
+        folds = not training and mean is not None and not _tensor(last).requires_grad
         operands = _operands(graph, conv, keeps_parameters=folds)
         if folds:
             result = graph.call_function(
@@ -399,7 +411,7 @@ def _pooling(node: fx.Node) -> Windows | None:
 
 
 def _replace_pooling(graph: fx.Graph, node: fx.Node, windows: Windows) -> None:
-    needs_gradient = _value(node).requires_grad
+    needs_gradient = _tensor(node).requires_grad
     with graph.inserting_before(node):
         both = graph.call_function(torch.ops.genesis.max_pool2d, (node.args[0], *windows, needs_gradient))
         result = graph.call_function(operator.getitem, (both, 0))

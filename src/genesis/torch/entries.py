@@ -22,7 +22,6 @@ from genesis.torch.bridge import call
 from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
-from genesis.torch.operands import operand, plain
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
@@ -40,7 +39,7 @@ FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 BY_PYTORCH = "on the CPU an activation without a norm is left to PyTorch"
 NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
-_PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
+PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
 _before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
@@ -128,7 +127,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self.taker = ""  # the function of other code that took what was computed
         self.reason = ""
         self.guarded: GuardedConv | None = None  # of the last call
-        self.seen: dict[tuple[Any, ...], GuardedConv] = {}  # of others, by the input's shape and order of memory
+        self.seen: dict[tuple[object, ...], GuardedConv] = {}  # of others, by the input's shape and order of memory
 
     def __call__(self, input: Tensor) -> Tensor:
         if is_compiling():
@@ -235,7 +234,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
             if self.is_shared:
                 self.reason, self.kinds = SEVERAL_USES, ()
             self.reason = self.reason or f"{NOTHING_FOLLOWS}{self.taker and ', but ' + self.taker}"
-            self.active = self.unfused < _PATIENCE
+            self.active = self.unfused < PATIENCE
             return
         self.unfused = 0
         if stage == 1:
@@ -249,38 +248,6 @@ class ConvEntry(_Entry[nn.Conv2d]):
 
     def stop(self, reason: str) -> None:
         self.active, self.left_on_cpu, self.reason = False, False, reason
-
-
-class ConvCallEntry(ConvEntry):
-    """The forward of a subclass of Conv2d that has one of its own: it defers the F.conv2d that this calls.
-
-    As of timm's StdConv2d and Conv2dSame.
-    """
-
-    def __call__(self, input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        conv = self.original() if is_compiling() else self.owner()
-        forward = type(conv).forward
-        if is_compiling() or not self.active or type(input) not in (Tensor, Pending) or not nothing_intercepts():
-            if self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
-                self.begin()
-            return forward(conv, materialized(input), *args, **kwargs)
-        given, deferred = materialize(input) if type(input) is Pending else input, False
-
-        def defer(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> object:
-            nonlocal deferred
-            link = None if deferred else self._link(conv, x, weight, bias, settings)  # one of the same forward
-            if link is None:
-                return NOT_HERE
-            deferred = True
-            return pending(link, 0)
-
-        result = plain(forward(conv, operand(given, defer), *args, **kwargs))
-        if not deferred:
-            self.unfused += 1
-            what = f"{type(conv).__name__} is a subclass of Conv2d that computes something else"
-            self.reason = self.reason or what
-            self.active = self.unfused < _PATIENCE
-        return result
 
 
 class NormEntry(_Entry[nn.BatchNorm2d]):

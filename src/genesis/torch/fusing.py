@@ -8,11 +8,11 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from genesis.errors import DTypeError, describe
 from genesis.torch.activations import LAYERS
 from genesis.torch.autograd_functions import install
+from genesis.torch.conv_call_entries import ConvCallEntry
 from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
     ActivationEntry,
-    ConvCallEntry,
     ConvEntry,
     FrozenNormEntry,
     ModelEntry,

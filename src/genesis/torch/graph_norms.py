@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import Argument
 from torch.nn import functional
 
 from genesis.torch import norms
@@ -34,6 +35,7 @@ def replace_group_norms(graph: fx.Graph, activation_of: Callable[[fx.Node], str 
     found = [each for node in graph.nodes if (each := _find(node, activation_of)) is not None]
     for norm, last, activation in found:
         input, num_groups, weight, bias, eps = _arguments(norm)
+        assert isinstance(eps, int | float)  # _find has asked
         with graph.inserting_before(norm):
             args = (input, num_groups, weight, bias, float(eps), activation)
             results = graph.call_function(torch.ops.genesis.group_norm, args)
@@ -53,13 +55,15 @@ def _find(node: fx.Node, activation_of: Callable[[fx.Node], str | None]) -> Grou
     if not (_is_image(x) and norms.has_kernels(x) and _is_image(y, any_order=True) and y.dtype == x.dtype):
         return None
     given = [value for value, each in zip(parameters, (weight, bias), strict=True) if each is not None]
-    if not all(isinstance(each, Tensor) for each in given) or not norms.fits(x, num_groups, given):
+    tensors = [each for each in given if isinstance(each, Tensor)]
+    if len(tensors) < len(given) or not norms.fits(x, num_groups, tensors):
         return None
     last, activation = node, None
     if len(node.users) == 1:
         (user,) = node.users
         activation = activation_of(user) if user.all_input_nodes == [node] else None
-        if activation is not None and _value(user).dtype == x.dtype:
+        activated = _value(user)
+        if activation is not None and isinstance(activated, Tensor) and activated.dtype == x.dtype:
             last = user
         else:
             activation = None
@@ -67,25 +71,25 @@ def _find(node: fx.Node, activation_of: Callable[[fx.Node], str | None]) -> Grou
     return GroupNorm(node, last, activation) if suits and all(_is_conv_of(user, last) for user in last.users) else None
 
 
-def _arguments(node: fx.Node) -> list[Any]:
+def _arguments(node: fx.Node) -> list[Argument]:
     """Return those of _NAMES."""
     given = dict(zip(_NAMES, node.args, strict=False))
     every = {"weight": None, "bias": None, "eps": 1e-5, **given, **node.kwargs}
     return [every.get(name) for name in _NAMES]
 
 
-def _value(node: object) -> Any:
+def _value(node: object) -> object:
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
 
 
-def _is_image(value: Any, any_order: bool = False) -> bool:
+def _is_image(value: object, any_order: bool = False) -> TypeGuard[Tensor]:
     """Whether this is a tensor of known size, channels last."""
     if not isinstance(value, Tensor) or value.dim() != 4 or not all(isinstance(size, int) for size in value.shape):
         return False
     return any_order or value.is_contiguous(memory_format=torch.channels_last)
 
 
-def _is_unbiased_conv(node: Any) -> bool:
+def _is_unbiased_conv(node: Argument) -> bool:
     return isinstance(node, fx.Node) and node.target is torch.conv2d and _bias(node) is None
 
 
@@ -96,9 +100,9 @@ def _is_conv_of(node: fx.Node, input: fx.Node) -> bool:
     return node.target is torch.conv2d and alone and _is_image(_value(node)) and _is_image(_weight(node))
 
 
-def _weight(node: fx.Node) -> Any:
+def _weight(node: fx.Node) -> object:
     return _value(node.args[1] if len(node.args) > 1 else node.kwargs.get("weight"))
 
 
-def _bias(node: fx.Node) -> Any:
+def _bias(node: fx.Node) -> Argument:
     return node.args[2] if len(node.args) > 2 else node.kwargs.get("bias")

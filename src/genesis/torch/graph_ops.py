@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from genesis.records import NormState
@@ -16,19 +14,20 @@ from genesis.torch.ops import (
     opaque_backward,
     shapes_backward,
 )  # fmt: skip
+from genesis.torch.signatures import BackwardArguments, InferenceArguments
 
 
 # --- inference, the norm folded into the weight ---
-def _inference(*args: Any) -> Tensor:
-    input, weight, bias, gamma, beta, mean, var, residual, eps, *geometry, activation = args
+def _inference(*args: *InferenceArguments) -> Tensor:
+    input, weight, bias, gamma, beta, mean, var, residual, eps = args[:9]
     norm = NormState(gamma, beta, mean, var)
-    y = conv_bn_relu_inference(input, weight, bias, norm, residual, eps, geometry_of(*geometry), activation)
+    y = conv_bn_relu_inference(input, weight, bias, norm, residual, eps, geometry_of(*args[9:13]), args[13])
     return laid_out(y, _shapes_inference(*args))
 
 
-def _shapes_inference(input: Tensor, weight: Tensor, *args: Any) -> Tensor:
+def _shapes_inference(*args: *InferenceArguments) -> Tensor:
     """Promise the result of _inference, without values."""
-    return empty_output(input, weight, *args[-5:-2])
+    return empty_output(*args[:2], *args[9:12])
 
 
 define(
@@ -40,12 +39,12 @@ define(
 
 
 # --- backward, adding another gradient of the input ---
-def _backward_add(addend: Tensor, grad: Tensor, *args: Any) -> list[Tensor]:
+def _backward_add(addend: Tensor, grad: Tensor, *args: *BackwardArguments) -> list[Tensor]:
     """Gradients of input, weight, bias, gamma, beta, residual, that of the input with addend; empty: not wanted."""
     return opaque_backward(grad, *args, addend=addend)
 
 
-def _shapes_backward_add(_: Tensor, grad: Tensor, *args: Any) -> list[Tensor]:
+def _shapes_backward_add(addend: Tensor, grad: Tensor, *args: *BackwardArguments) -> list[Tensor]:
     return shapes_backward(grad, *args)
 
 

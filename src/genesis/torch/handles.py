@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -43,7 +43,7 @@ def call(op: str, first: torch.Tensor, args: Sequence[object]) -> object:
     return result.tensor if type(result) is TensorArray else _to_tensor(result)
 
 
-def call_arrays(op: str, first: torch.Tensor, args: Sequence[object]) -> Any:
+def call_arrays(op: str, first: torch.Tensor, args: Sequence[object]) -> object:
     """call() whose results are the backend's own arrays, which the next call takes as arguments."""
     device = device_of(first)
     handle, device_index, stream = device.handle, device.index, device.current_stream()

@@ -17,7 +17,9 @@ from genesis.torch.unprepared import UNPREPARED
 
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
+    from genesis.torch.prepared import Begun
     from genesis.torch.prepared_act import Activated
+    from genesis.torch.signatures import Array
     from genesis.torch.unprepared import Unprepared
 
 _any_autocast = torch._C._is_any_autocast_enabled
@@ -147,7 +149,7 @@ class Link:
         found = prepared.run(x, weight, bias)
         parameters = self._parameters() if found is None else (weight, bias)
         values = conv_act.Values(x, *parameters, prepared, found)
-        return self._result(passes_through, conv_act.apply(passes_through, input, weight, self.bias, how, values))
+        return self._result(*conv_act.apply(passes_through, input, weight, self.bias, how, values))
 
     def _prepared_activation(self, x: Tensor, activation: str, keeps: str | None) -> Activated | Unprepared:
         known, key = self.guarded.activated, (activation, keeps)
@@ -192,22 +194,20 @@ class Link:
         return self._wrapped(y, None) if self.plan.contiguous else y
 
     def _applied(
-        self, residual: Tensor | None, begun: BegunConvNorm[Any] | None, activation: str | None
+        self, residual: Tensor | None, begun: BegunConvNorm[Array] | None, activation: str | None
     ) -> Tensor | Computed:
         """Apply the op that has a backward. begun: the result of begin(), None where nothing has been computed."""
         added = None if residual is None else self.residual_inner  # the stage may be before the sum
         inner = None if self.inner is None else self._cast(self.inner)
         values = (inner, added, *self._parameters())
         input, passes_through = pass_through.input_of(self, self._cast(self.input))
-        how = ops.How(self.norm, begun, False, self._options(), self.plan.geometry, activation)
-        operands = (input, self.weight, self.bias, *self.norm[:2], residual)
-        return self._result(passes_through, ops.apply(passes_through, *operands, how, values))
+        norm: NormState[Tensor] = self.norm
+        how = ops.How(norm, begun, False, self._options(), self.plan.geometry, activation)
+        operands = (input, self.weight, self.bias, *norm[:2], residual)
+        return self._result(*ops.apply(passes_through, *operands, how, values))
 
-    def _result(self, passes_through: bool, result: Any) -> Tensor | Computed:
+    def _result(self, y: Tensor, view: Tensor | None) -> Tensor | Computed:
         """The result of the op that has a backward, as the next layer takes it; with the input's view registered."""
-        y, view = result, None
-        if passes_through:
-            y, view = result
         if self.plan.contiguous:
             return self._wrapped(y, view)
         if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides:
@@ -304,7 +304,7 @@ class Link:
             return self._plain(ops.conv_bn_finish_values(begun, input, weight, norm, added, eps, activation))
         return self._applied(None if residual is None else pass_through.view_of(residual), begun, activation)
 
-    def _prepared(self, begun: Any, residual: Tensor | None, activation: str | None, y: Tensor) -> Tensor | Computed:
+    def _prepared(self, begun: Begun, residual: Tensor | None, activation: str | None, y: Tensor) -> Tensor | Computed:
         """Attach the backward to y, which has been computed."""
         residual = None if residual is None else pass_through.view_of(residual)
         if self.input.dtype is self.dtype:
@@ -313,8 +313,9 @@ class Link:
         else:
             x, passes_through = begun.x, False
             input = x if self.inner is None else self._cast(self.input)
-        operands = (input, self.weight, self.bias, *self.norm[:2], residual)
-        return self._result(passes_through, ops.apply_prepared(passes_through, *operands, (begun, x, activation, y)))
+        norm: NormState[Tensor] = self.norm
+        operands = (input, self.weight, self.bias, *norm[:2], residual)
+        return self._result(*ops.apply_prepared(passes_through, *operands, (begun, x, activation, y)))
 
     def _plain(self, y: Tensor) -> Tensor | Computed:
         return self._wrapped(y, None) if self.plan.contiguous else y

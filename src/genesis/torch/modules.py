@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -170,8 +170,9 @@ def _run(
     input = _cast(input, dtype)
     gamma, beta = _parameters(norm)
     if not norm.training and not compiling and not _needs_gradients(input, residual, weight, bias, gamma, beta):
-        operands = (weight, bias, gamma, beta, norm.running_mean, norm.running_var)
-        if operands[4] is not None:
+        running_mean, running_var = norm.running_mean, norm.running_var
+        if running_mean is not None and running_var is not None:
+            operands = (weight, bias, gamma, beta, running_mean, running_var)
             packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
             return _ordered(call("conv_prepacked", input, packed, residual, activation), weight, given), given
     mean, var, training, momentum, count = _begin_batch(norm, compiling)
@@ -301,6 +302,10 @@ def _needs_gradients(*tensors: Tensor | None) -> bool:
 
 
 # --- folded for inference ---
+_FoldOperands: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]
+"""Weight, bias, gamma, beta, mean, variance."""
+
+
 class _Fold(NamedTuple):
     """A packed weight, and the tensors and versions that it was computed from."""
 
@@ -313,7 +318,7 @@ _folded: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], _Fold]] =
 
 
 def _packed(
-    conv: nn.Conv2d, eps: float, operands: tuple[Any, ...], geometry: ConvGeometry, dtype: torch.dtype,
+    conv: nn.Conv2d, eps: float, operands: _FoldOperands, geometry: ConvGeometry, dtype: torch.dtype,
     shape: tuple[int, ...],
 ) -> object:  # fmt: skip
     """The weight with batch norm folded in, packed for inputs of this shape; packed again if an operand changed."""

@@ -4,7 +4,7 @@ torch.compile."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ def has_kernels(input: Tensor) -> bool:
     return input.is_cuda and input.dtype in _DTYPES
 
 
-def fits(input: Tensor, num_groups: int, parameters: Sequence[Tensor]) -> bool:
+def fits(input: Tensor, num_groups: object, parameters: Sequence[Tensor]) -> bool:
     """Return whether PyTorch takes these arguments too; the parameters have the input's dtype, or both are float32."""
     if type(num_groups) is not int or num_groups < 1 or input.dim() < 2 or input.numel() == 0:
         return False
@@ -127,7 +127,9 @@ def _forward(
     return laid_out(y, input), mean, inverse_std
 
 
-def _shapes_forward(input: Tensor, num_groups: int, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _shapes_forward(
+    input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The results of _forward without values."""
     wide = torch.float64 if input.dtype is torch.float64 else torch.float32
     if input.device.type == "cpu":
@@ -136,10 +138,16 @@ def _shapes_forward(input: Tensor, num_groups: int, *_: Any) -> tuple[Tensor, Te
     return torch.empty_like(input), *statistics
 
 
-def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
+_BackwardArguments: TypeAlias = tuple[
+    Tensor, Tensor | None, Tensor | None, Tensor, Tensor, int, str | None, Sequence[bool]
+]
+"""Those of SavedGroupNorm, num_groups, activation, and whether input, weight and bias need a gradient."""
+
+
+def _backward(grad: Tensor, *args: *_BackwardArguments) -> list[Tensor]:
     """Gradients of input, weight, bias; empty: not wanted."""
     saved, (num_groups, activation, needs) = SavedGroupNorm(*args[:5]), args[5:]
-    found = call("group_norm_backward", grad, saved, num_groups, tuple(needs), activation)
+    found: tuple[Tensor | None, ...] = call("group_norm_backward", grad, saved, num_groups, tuple(needs), activation)
     empty = saved.input.new_empty(0)
     return [
         empty.clone() if each is None or like is None else laid_out(each, like)
@@ -147,7 +155,7 @@ def _backward(grad: Tensor, *args: Any) -> list[Tensor]:
     ]
 
 
-def _shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
+def _shapes_backward(grad: Tensor, *args: *_BackwardArguments) -> list[Tensor]:
     input, needs = args[0], args[-1]
     likes = zip(args[:3], needs, strict=True)
     return [torch.empty_like(like) if need and like is not None else input.new_empty(0) for like, need in likes]

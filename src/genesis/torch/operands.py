@@ -6,7 +6,7 @@ An `Operand` is the input under another type. Padding gives another one; any oth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -32,7 +32,8 @@ class Operand(Tensor):
         cls, func: Function, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         first = args[0] if args else None
-        given, options = plain(args), plain(kwargs or {})
+        given = [plain(each) for each in args]
+        options = {key: plain(each) for key, each in (kwargs or {}).items()}
         if type(first) is Operand:
             if func in _CONVOLUTIONS:
                 result = _convolve(first.__dict__["defer"], *given, **options)
@@ -51,22 +52,23 @@ def operand(x: Tensor, defer: Defer) -> Operand:
     return result
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """A value with the tensors themselves for all Operands in it, lists and tuples included."""
-    kind = type(value)
-    if kind is Operand:
+    if type(value) is Operand:
         return value.__dict__["plain"]
-    if kind in (tuple, list):
-        return kind([plain(each) for each in value])
-    return {key: plain(each) for key, each in value.items()} if kind is dict else value
+    if type(value) is tuple:
+        return tuple(plain(each) for each in value)
+    if type(value) is list:
+        return [plain(each) for each in value]
+    return {key: plain(each) for key, each in value.items()} if type(value) is dict else value
 
 
 _CONVOLUTIONS = frozenset((F.conv2d, torch.conv2d))
 
 
 def _convolve(
-    defer: Defer, input: Tensor, weight: Any = None, bias: Any = None, stride: Any = 1, padding: Any = 0,
-    dilation: Any = 1, groups: Any = 1,
+    defer: Defer, input: Tensor, weight: object = None, bias: Tensor | None = None, stride: object = 1,
+    padding: object = 0, dilation: object = 1, groups: object = 1,
 ) -> object:  # fmt: skip
     pairs = [_pair(each) for each in (stride, dilation)]
     around = padding if type(padding) is str else _pair(padding)
@@ -75,8 +77,9 @@ def _convolve(
     return defer(input, weight, bias, (pairs[0], around, pairs[1], groups, "zeros"))  # type: ignore[arg-type]
 
 
-def _pair(value: Any) -> Pair | None:
+def _pair(value: object) -> Pair | None:
     if type(value) is int:
         return value, value
-    fits = isinstance(value, tuple | list) and {type(each) for each in value} == {int} and len(value) in (1, 2)
-    return (value[0], value[-1]) if fits else None
+    if not (isinstance(value, tuple | list) and {type(each) for each in value} == {int} and len(value) in (1, 2)):
+        return None
+    return value[0], value[-1]

@@ -6,7 +6,8 @@ knows the shapes only.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +17,26 @@ from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState,
 from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
+from genesis.torch.signatures import (
+    Array,
+    BackwardArguments,
+    Context,
+    ForwardArguments,
+    FusedArguments,
+    FusedContext,
+    Gradients,
+    Operands,
+    PreparedArguments,
+    PreparedContext,
+    Results,
+    TracedContext,
+)
+from genesis.torch.signatures import How as How
 
 _increment_version = torch.autograd.graph.increment_version
-_NUM_TENSORS = 8  # of the traced op: input, weight, bias, gamma, beta, mean, var, residual
+C = TypeVar("C", bound=Context)
+T = TypeVar("T")
+_NUM_TENSORS: Final = 8  # of the traced op: input, weight, bias, gamma, beta, mean, var, residual
 
 
 def conv_bn_relu(
@@ -49,33 +67,40 @@ def conv_bn_relu_and_input(
     return _ConvBNReLUAndInput.apply(input, weight, bias, *norm[:2], residual, how, None)
 
 
-def conv_bn_begin(*args: Any) -> BegunConvNorm[Any]:
-    """The convolution and its statistics, as the backend's arrays, which have changed the running ones in training.
-
-    args: input, weight, bias, norm, options, geometry.
-    """
+def conv_bn_begin(
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
+    geometry: ConvGeometry,
+) -> BegunConvNorm[Array]:  # fmt: skip
+    """The convolution and its statistics, as the backend's arrays, which have changed the running ones in training."""
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        return call_arrays("conv_bn_begin", *args)
+        begun: BegunConvNorm[Array] = call_arrays("conv_bn_begin", input, weight, bias, norm, options, geometry)
+        return begun
     finally:
         torch._C._set_grad_enabled(enabled)
 
 
-def conv_bn_relu_values(*args: Any) -> Tensor:
-    """conv_bn_relu(*args) in training where nothing needs a gradient."""
-    y: Tensor = call("conv_bn_relu", *args)[0]
+def conv_bn_relu_values(
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
+    options: NormOptions, geometry: ConvGeometry, activation: str | None,
+) -> Tensor:  # fmt: skip
+    """conv_bn_relu() in training where nothing needs a gradient."""
+    y: Tensor = call("conv_bn_relu", input, weight, bias, norm, residual, options, geometry, activation)[0]
     return y
 
 
-def conv_bn_relu_inference(*args: Any) -> Tensor:
+def conv_bn_relu_inference(
+    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None, eps: float,
+    geometry: ConvGeometry, activation: str | None,
+) -> Tensor:  # fmt: skip
     """The same with the running statistics as they are now; the backend casts the weight to the input's dtype."""
-    y: Tensor = call("conv_bn_relu_inference", *args)
+    y: Tensor = call("conv_bn_relu_inference", input, weight, bias, norm, residual, eps, geometry, activation)
     return y
 
 
 def conv_bn_finish_values(
-    begun: BegunConvNorm[Any], input: Tensor, weight: Tensor, norm: NormState[Tensor], residual: Tensor | None,
+    begun: BegunConvNorm[Array], input: Tensor, weight: Tensor, norm: NormState[Tensor], residual: Tensor | None,
     eps: float, activation: str | None,
 ) -> Tensor:  # fmt: skip
     """Normalize the result of conv_bn_begin, where nothing needs a gradient."""
@@ -83,31 +108,16 @@ def conv_bn_finish_values(
 
 
 def _finish(
-    begun: BegunConvNorm[Any], input: Tensor, weight: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
-    eps: float, activation: str | None,
-) -> Any:  # fmt: skip
+    begun: BegunConvNorm[Array], input: Tensor, weight: Tensor | None, norm: NormState[Tensor],
+    residual: Tensor | None, eps: float, activation: str | None,
+) -> Results:  # fmt: skip
     """Each array that is handed on costs the host time: those are left out that say nothing new."""
     if begun.mean is not None:
         norm = NormState(norm.gamma, norm.beta, None, None)
     if is_output(begun.kept):
         weight = None
-    return call("conv_bn_finish", input, weight, norm, begun, residual, eps, activation)
-
-
-class How(NamedTuple):
-    """The arguments of the differentiable op beside the tensors that may need a gradient.
-
-    Attributes:
-        begun: what conv_bn_begin gave; None: it is all to be done.
-        counts: the changes of the running statistics are counted. Not in PyTorch, which saves them for the backward.
-    """
-
-    norm: NormState[Tensor]
-    begun: BegunConvNorm[Any] | None
-    counts: bool
-    options: NormOptions
-    geometry: ConvGeometry
-    activation: str | None
+    results: Results = call("conv_bn_finish", input, weight, norm, begun, residual, eps, activation)
+    return results
 
 
 def _note_changes(*statistics: Tensor | None) -> None:
@@ -116,38 +126,43 @@ def _note_changes(*statistics: Tensor | None) -> None:
         _increment_version(changed)
 
 
-def _first(values: Tensor | None, tensor: Any) -> Any:
+def _first(values: Tensor | None, tensor: T) -> Tensor | T:
     return tensor if values is None else values
 
 
-class _ConvBNReLU(torch.autograd.Function):
-    """Called eagerly: straight to the backend, with one output, and all that has no gradient in two tuples."""
-
+class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, residual, how, values = args
-        norm, begun, counts, options, geometry, activation = how
-        ctx.parameter_dtype = tensors[1].dtype
-        if values is not None:
-            tensors[0], residual = _first(values[0], tensors[0]), _first(values[1], residual)
-            tensors[1:3] = values[2:4]
-        input, weight, bias = tensors[:3]
-        if begun is not None:
-            y, *saved = _finish(begun, input, weight, norm, residual, options.eps, activation)
-        else:
-            y, *saved = call("conv_bn_relu", input, weight, bias, norm, residual, options, geometry, activation)
-            if counts and options.training:
-                _note_changes(*norm[2:])
-        _begin(ctx, _read_only_by_shape(ctx, tensors, saved), saved)
-        ctx.options = options.training, geometry, activation
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
+    def backward(ctx: FusedContext, grad: Tensor | None, addend: Tensor | None = None) -> Gradients:
         return _backward_once(_gradients, ctx, grad, addend)
 
 
-def _backward_once(gradients: Any, ctx: Any, grad: Tensor | None, addend: Tensor | None) -> tuple[Any, ...]:
+class _ConvBNReLU(_Fused):
+    """Called eagerly: straight to the backend, with one output, and all that has no gradient in two tuples."""
+
+    @staticmethod
+    def forward(ctx: FusedContext, *args: *FusedArguments) -> Tensor:
+        input, weight, bias, gamma, beta, residual, how, values = args
+        norm, begun, counts, options, geometry, activation = how
+        ctx.parameter_dtype = weight.dtype
+        if values is not None:
+            input, residual = _first(values[0], input), _first(values[1], residual)
+            weight, bias = values[2:]
+        results: Results
+        if begun is not None:
+            results = _finish(begun, input, weight, norm, residual, options.eps, activation)
+        else:
+            results = call("conv_bn_relu", input, weight, bias, norm, residual, options, geometry, activation)
+            if counts and options.training:
+                _note_changes(*norm[2:])
+        y, *saved = results
+        _begin(ctx, _read_only_by_shape(ctx, (input, weight, bias, gamma, beta), results[3]), saved)
+        ctx.options = options.training, geometry, activation
+        return y
+
+
+def _backward_once(
+    gradients: Callable[[C, Tensor, Tensor | None], Gradients], ctx: C, grad: Tensor | None, addend: Tensor | None
+) -> Gradients:
     if grad is None:
         return addend, *(None,) * (len(ctx.needs_input_grad) - 1)
     if not torch.is_grad_enabled():
@@ -157,14 +172,14 @@ def _backward_once(gradients: Any, ctx: Any, grad: Tensor | None, addend: Tensor
     return not_differentiable(grads)
 
 
-def _gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+def _gradients(ctx: FusedContext, grad: Tensor, addend: Tensor | None) -> Gradients:
     needs = ctx.needs_input_grad[:6]
     saved = record(SavedConvNorm, ctx.saved_tensors)
-    grads = call("conv_bn_relu_backward", grad, saved, *ctx.options, needs, False, addend)
+    grads: Gradients = call("conv_bn_relu_backward", grad, saved, *ctx.options, needs, False, addend)
     return *in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None
 
 
-def in_dtype(grads: Any, dtype: torch.dtype, computed: torch.dtype) -> Any:
+def in_dtype(grads: Gradients, dtype: torch.dtype, computed: torch.dtype) -> Gradients:
     """With those of weight and bias in the dtype of the parameters."""
     if dtype is computed:
         return grads
@@ -176,7 +191,7 @@ def _cast(grad: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if grad is None else grad.to(dtype)
 
 
-def not_differentiable(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+def not_differentiable(grads: Gradients) -> Gradients:
     """Gradients that raise when they are differentiated, which once_differentiable lets pass where the gradient that
     came in is a constant: what they depend on is saved."""
     known = [grad is not None for grad in grads]
@@ -192,11 +207,11 @@ NO_SECOND_GRADIENT = (
 )
 
 
-class _ConvBNReLUAndInput(_ConvBNReLU):
+class _ConvBNReLUAndInput(_Fused):
     """With the input as the second output, of which PyTorch makes a view."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
+    def forward(ctx: FusedContext, *args: *FusedArguments) -> tuple[Tensor, Tensor]:
         return _ConvBNReLU.forward(ctx, *args), args[0]
 
 
@@ -205,11 +220,17 @@ _apply = super(torch.autograd.Function, _ConvBNReLU).apply
 _apply_and_input = super(torch.autograd.Function, _ConvBNReLUAndInput).apply
 
 
-class _Prepared(torch.autograd.Function):
+class _OfPrepared(torch.autograd.Function):
+    @staticmethod
+    def backward(ctx: PreparedContext, grad: Tensor | None, addend: Tensor | None = None) -> Gradients:
+        return _backward_once(_prepared_gradients, ctx, grad, addend)
+
+
+class _Prepared(_OfPrepared):
     """The same where prepared.Chain has computed the result already."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Tensor:
+    def forward(ctx: PreparedContext, *args: *PreparedArguments) -> Tensor:
         _, weight, _, gamma, beta, residual, (begun, x, activation, y) = args
         ctx.how = begun.chain, residual is not None, activation, weight.dtype
         values = begun.weight
@@ -223,18 +244,14 @@ class _Prepared(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         return y
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, addend: Tensor | None = None) -> tuple[Any, ...]:
-        return _backward_once(_prepared_gradients, ctx, grad, addend)
 
-
-class _PreparedAndInput(_Prepared):
+class _PreparedAndInput(_OfPrepared):
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
+    def forward(ctx: PreparedContext, *args: *PreparedArguments) -> tuple[Tensor, Tensor]:
         return _Prepared.forward(ctx, *args), args[0]
 
 
-def _prepared_gradients(ctx: Any, grad: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+def _prepared_gradients(ctx: PreparedContext, grad: Tensor, addend: Tensor | None) -> Gradients:
     chain, has_residual, activation, dtype = ctx.how
     needs, saved = ctx.needs_input_grad[:6], ctx.saved_tensors[:6]
     grads = chain.backward(grad, saved, has_residual, activation, needs, addend)
@@ -251,37 +268,33 @@ _apply_prepared = super(torch.autograd.Function, _Prepared).apply
 _apply_prepared_and_input = super(torch.autograd.Function, _PreparedAndInput).apply
 
 
-def apply_prepared(hands_on: bool, *args: Any) -> Any:
-    """The result with its backward. args: input, weight, bias, gamma, beta, residual; and prepared.Begun, the values of
-    input and weight that it was begun with, the activation, and the result."""
-    return _apply_prepared_and_input(*args) if hands_on else _apply_prepared(*args)
+def apply_prepared(hands_on: bool, *args: *PreparedArguments) -> tuple[Tensor, Tensor | None]:
+    """The result with its backward, and a view of the input if it hands that on."""
+    return _apply_prepared_and_input(*args) if hands_on else (_apply_prepared(*args), None)
 
 
-def apply(hands_on: bool, *args: Any) -> Any:
-    """conv_bn_relu or conv_bn_relu_and_input. args: input, weight, bias, gamma, beta, residual; How; and None, or the
-    values of input and residual in the order of memory in which the op has them (or None), and those of weight and bias
-    in the input's dtype."""
-    return _apply_and_input(*args) if hands_on else _apply(*args)
+def apply(hands_on: bool, *args: *FusedArguments) -> tuple[Tensor, Tensor | None]:
+    """conv_bn_relu and None, or conv_bn_relu_and_input."""
+    return _apply_and_input(*args) if hands_on else (_apply(*args), None)
 
 
 class _TracedConvBNReLU(torch.autograd.Function):
     """Under a compiler, and where torch.ops.genesis.conv_bn_relu is called: every array of the backend is an output."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: TracedContext, *args: *ForwardArguments) -> tuple[Tensor, ...]:
         with torch._C._AutoDispatchBelowAutograd():
             outputs = torch.ops.genesis.conv_bn_relu(*args)
         y, *saved, passed = outputs
         if passed.numel() == 0 and passed.dtype is y.dtype:
             passed = y  # which the layer that takes it in keeps too
         _begin(ctx, args[:_NUM_TENSORS], [*saved, passed])
-        training, _, _, *rest = args[_NUM_TENSORS:]  # momentum and eps are of no use then
-        ctx.options = training, *rest
+        ctx.options = args[8], *args[11:]  # training; momentum and eps are of no use then
         ctx.mark_non_differentiable(*outputs[1:])
         return outputs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    def backward(ctx: TracedContext, grad: Tensor | None, *_: Tensor | None) -> Gradients:
         needs = _needs(ctx)
         if grad is None:
             return (None,) * (_NUM_TENSORS + 8)
@@ -290,79 +303,83 @@ class _TracedConvBNReLU(torch.autograd.Function):
         return (*_by_tensor(wanted), *(None,) * 8)
 
 
-def _read_only_by_shape(ctx: Any, tensors: Any, saved: Any) -> Any:
-    """The tensors, those whose shapes are all that the backward asks as aliases that may change as they like."""
-    if any(ctx.needs_input_grad[:3]) or not is_output(saved[2]):
-        return tensors
-    input, weight, *others = tensors
-    return input.data, weight.data, *others
+def _read_only_by_shape(ctx: FusedContext, operands: Operands, kept: Tensor) -> Operands:
+    """The operands, those whose shapes are all that the backward asks as aliases that may change as they like."""
+    if any(ctx.needs_input_grad[:3]) or not is_output(kept):
+        return operands
+    return operands[0].data, operands[1].data, *operands[2:]
 
 
-def _begin(ctx: Any, tensors: Any, saved: Any) -> None:
+def _begin(ctx: Context, tensors: Sequence[Tensor | None], saved: Sequence[Tensor | None]) -> None:
     """Keep what the backward wants: saved are mean, inverse deviation, the convolution's output, and what passed."""
     ctx.save_for_backward(*tensors[:5], *saved)
     ctx.set_materialize_grads(False)
 
 
-def _needs(ctx: Any) -> tuple[bool, ...]:
+def _needs(ctx: Context) -> tuple[bool, ...]:
     """Whether input, weight, bias, gamma, beta and residual need a gradient."""
     wanted = ctx.needs_input_grad
     return (*wanted[:5], wanted[7])
 
 
-def _by_tensor(grads: Any) -> tuple[Any, ...]:
+def _by_tensor(grads: Sequence[Tensor | None]) -> Gradients:
     """Gradients of all tensors among the arguments, from those of input, weight, bias, gamma, beta, residual."""
     *first, grad_residual = grads
     return (*first, None, None, grad_residual)
 
 
 # --- for compilers ---
-def _opaque_forward(*args: Any) -> tuple[Tensor, ...]:
+def _opaque_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:
     """y, mean, inverse deviation, and what the backward wants: bytes, an empty y for y itself, empty bytes for None."""
-    input, weight, bias, gamma, beta, running_mean, running_var, residual, *options, activation = args
+    input, weight, bias, gamma, beta, running_mean, running_var, residual = args[:_NUM_TENSORS]
     norm = NormState(gamma, beta, running_mean, running_var)
-    how = (NormOptions(*options[:3]), geometry_of(*options[3:]), activation)
-    y, mean, inverse_std, kept, passed = call("conv_bn_relu", input, weight, bias, norm, residual, *how)
-    if passed is y:
-        passed = torch.empty(0, dtype=y.dtype, device=y.device)
-    elif passed is None:
+    how = (NormOptions(*args[8:11]), geometry_of(*args[11:15]), args[15])
+    results: Results = call("conv_bn_relu", input, weight, bias, norm, residual, *how)
+    y, mean, inverse_std, kept, passed = results
+    if passed is None:
         passed = torch.empty(0, dtype=torch.uint8, device=y.device)
+    elif passed is y:
+        passed = torch.empty(0, dtype=y.dtype, device=y.device)
     if mean is running_mean:  # an op's result is no argument
-        mean = mean.clone()
+        mean = torch.clone(mean)
     kept, passed = (
         laid_out(each, empty_images(each.shape, each)) if each.ndim == 4 else each for each in (kept, passed)
     )
     return laid_out(y, empty_images(y.shape, y)), mean, inverse_std, kept, passed
 
 
-def geometry_of(stride: Any, padding: Any, dilation: Any, groups: int) -> ConvGeometry:
-    """The record of a schema's arguments, which are lists."""
-    return ConvGeometry(tuple(stride), tuple(padding), tuple(dilation), groups)
+def geometry_of(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> ConvGeometry:
+    """The record of a schema's arguments, which are lists of two."""
+    return ConvGeometry((stride[0], stride[1]), (padding[0], padding[1]), (dilation[0], dilation[1]), groups)
 
 
-def _backward(grad: Tensor, *args: Any, addend: Tensor | None = None) -> list[Tensor]:
+def _backward(grad: Tensor, *args: *BackwardArguments, addend: Tensor | None = None) -> list[Tensor]:
     """Gradients of input, weight, bias, gamma, beta, residual; an empty tensor where none is wanted."""
-    *tensors, passed, training, stride, padding, dilation, groups, activation, needs = args
-    whole: SavedConvNorm[Tensor] = SavedConvNorm(*(*tensors, passed if passed.numel() else None))
-    how = (training, geometry_of(stride, padding, dilation, groups), activation, tuple(needs), False, addend)
-    grads = call("conv_bn_relu_backward", grad, whole, *how)
+    passed, needs = args[8], args[15]
+    whole = SavedConvNorm(*args[:8], passed if passed.numel() else None)
+    how = (args[9], geometry_of(*args[10:14]), args[14], tuple(needs), False, addend)
+    grads: Gradients = call("conv_bn_relu_backward", grad, whole, *how)
     nothing = grad.new_empty(0)
     return [nothing if x is None else x for x in grads]
 
 
-def opaque_backward(grad: Tensor, *args: Any, addend: Tensor | None = None) -> list[Tensor]:
+def opaque_backward(grad: Tensor, *args: *BackwardArguments, addend: Tensor | None = None) -> list[Tensor]:
     """_backward() in the layouts that shapes_backward() promises."""
     originals = (*args[:5], grad)
     grads = _backward(grad, *args, addend=addend)
-    grads = [x if x.numel() == 0 else laid_out(x, like) for x, like in zip(grads, originals, strict=True)]
+    grads = [
+        x if like is None or x.numel() == 0 else laid_out(x, like) for x, like in zip(grads, originals, strict=True)
+    ]
     return [x.clone() if x is grad else x for x in grads]  # an op's result is no argument
 
 
-def empty_images(shape: Any, like: Tensor) -> Tensor:
+def empty_images(shape: Sequence[int], like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
-def empty_output(input: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any) -> Tensor:
+def empty_output(
+    input: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
     """A result of the op without values."""
     sizes = [
         (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
@@ -371,7 +388,7 @@ def empty_output(input: Tensor, weight: Tensor, stride: Any, padding: Any, dilat
     return empty_images((input.shape[0], weight.shape[0], *sizes), input)
 
 
-def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
+def _shapes_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:
     """The results of _opaque_forward without values."""
     input, weight, residual, activation = args[0], args[1], args[7], args[-1]
     training, (stride, padding, dilation, groups) = args[8], args[11:15]
@@ -399,7 +416,7 @@ def _shapes_forward(*args: Any) -> tuple[Tensor, ...]:
     return y, *statistics, kept, passed
 
 
-def shapes_backward(grad: Tensor, *args: Any) -> list[Tensor]:
+def shapes_backward(grad: Tensor, *args: *BackwardArguments) -> list[Tensor]:
     input, weight, bias, gamma, beta = args[:5]
     originals = (input, weight, bias, gamma, beta, grad)
     return [

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Final, Literal, Protocol, TypeVar, cast, final
+from typing import Any, Final, Literal, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,7 @@ class Pending(Tensor):
     ) -> object:
         handler = HANDLERS.get(func)
         if handler is not None:
-            result = handler(func, *args, **(kwargs or {}))
+            result = handler(*args, **(kwargs or {}))
             if result is not NOT_HERE:
                 return result
         for arg in args:
@@ -72,13 +72,13 @@ class Pending(Tensor):
         return func(*materialized(args), **materialized(kwargs or {}))
 
     # A sum that Python calls directly: three times as fast as by __torch_function__.
-    def __add__(self, other: object) -> Any:
+    def __add__(self, other: object) -> Tensor:
         return _sum(Tensor.__add__, self, other)
 
-    def __iadd__(self, other: object) -> Any:
+    def __iadd__(self, other: object) -> Tensor:
         return _sum(Tensor.__iadd__, self, other)
 
-    def __radd__(self, other: object) -> Any:
+    def __radd__(self, other: object) -> Tensor:
         result = _deferred_sum(Tensor.__radd__, self, other)
         if result is not NOT_HERE:
             return result
@@ -283,9 +283,8 @@ def _takes_norm(link: Link, norm: NormState[Tensor], training: bool) -> bool:
 
 
 def _batch_norm(
-    func: Function, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
-    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False, momentum: float = 0.1,
-    eps: float = 1e-5,
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor | NotHere:  # fmt: skip
     if type(input) is not Pending or type(training) is not bool or type(eps) is not float:
         return NOT_HERE
@@ -330,9 +329,7 @@ def _activate(func: Function, input: Tensor, *args: object, **kwargs: object) ->
     return NOT_HERE if found is None else activate(input, *found)
 
 
-def _add(
-    func: Function, input: Tensor, other: Any = None, *, alpha: object = 1, out: object = None
-) -> Tensor | NotHere:
+def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, out: object = None) -> Tensor | NotHere:
     if other is None or alpha != 1 or out is not None:
         return NOT_HERE
     first, second = input, other
@@ -379,12 +376,12 @@ def _takes_summand(link: Link, x: Tensor, strides: tuple[int, ...] | None) -> bo
     )
 
 
-def _deferred_sum(func: Function, p: Tensor, other: object) -> Tensor | NotHere:
+def _deferred_sum(func: object, p: Tensor, other: object) -> Tensor | NotHere:
     """The sum that an operator of Pending gives, NOT_HERE if __torch_function__ or a mode must see it."""
     return NOT_HERE if _function_modes() or not _has_torch_function() else _add(func, p, other)
 
 
-def _sum(func: Function, p: Tensor, other: object) -> Any:
+def _sum(func: Callable[[Tensor, object], Tensor], p: Tensor, other: object) -> Tensor:
     result = _deferred_sum(func, p, other)
     return func(p, other) if result is NOT_HERE else result
 
@@ -394,7 +391,7 @@ def _metadata(func: Function, *args: object, **kwargs: object) -> object:
         return func(*args, **kwargs)
 
 
-def _requires_grad(func: Function, p: Pending) -> bool | NotHere:
+def _requires_grad(p: Pending) -> bool | NotHere:
     return p.link.needs_gradients(p.stage) if p.value is None else NOT_HERE
 
 
@@ -408,11 +405,18 @@ _METADATA = [
     Tensor.stride, Tensor.is_contiguous,
     Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__, Tensor.is_meta.__get__,
 ]  # fmt: skip
+
+
+def _each(handler: Callable[..., object], functions: Iterable[Any]) -> dict[Function, Callable[..., object]]:
+    """The handler of several functions, which takes the one that was called before its arguments."""
+    return {func: functools.partial(handler, func) for func in functions}
+
+
 HANDLERS: dict[Function, Callable[..., object]] = {
     nn.functional.batch_norm: _batch_norm,
-    **cast("dict[Function, Callable[..., object]]", dict.fromkeys(activations.READERS, _activate)),
-    **dict.fromkeys((torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE), _relu),
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE), _add),
-    **dict.fromkeys(_METADATA, _metadata),
+    **_each(_activate, activations.READERS),
+    **_each(_relu, (torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE)),
+    **_each(_add, (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE)),
+    **_each(_metadata, _METADATA),
     Tensor.requires_grad.__get__: _requires_grad,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,25 @@ Sizes: TypeAlias = int | Sequence[int]  # per dimension, or one for both
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+@overload
+def max_pool2d(
+    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+    ceil_mode: bool = False, return_indices: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def max_pool2d(
+    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+    ceil_mode: bool = False, *, return_indices: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
 def max_pool2d(
     input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
     ceil_mode: bool = False, return_indices: bool = False,
-) -> Any:  # fmt: skip
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+def max_pool2d(
+    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """torch.nn.functional.max_pool2d that runs Genesis' kernels for floating-point inputs on CUDA.
 
     Values are the same, ties and NaN included. The backward saves a byte per result instead of the input, and adds

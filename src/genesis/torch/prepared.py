@@ -7,7 +7,6 @@ a few new tensors, and the launches. Whoever calls has seen to it that the tenso
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +31,7 @@ from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
 from genesis.backends.cuda.runtime.array import layout_of
 from genesis.records import BegunConvNorm, ConvGeometry, NormState
 from genesis.torch.handles import TORCH_TYPES, Device, device_of
+from genesis.torch.signatures import Gradients
 from genesis.torch.tensor_guards import guard
 from genesis.torch.unprepared import Unprepared
 
@@ -148,7 +148,7 @@ class Chain:
         self._make_scratch = None  # y has room for it
         if launches.scratch > launches.y.num_bytes:
             self._make_scratch = bytes_maker(device, launches.scratch)
-        self._backwards: dict[Any, _Backward] = {}
+        self._backwards: dict[tuple[object, ...], _Backward] = {}
         self.is_current = launches.is_current
 
     def begin(
@@ -212,9 +212,9 @@ class Chain:
         return y
 
     def backward(
-        self, grad: Tensor, saved: tuple[Any, ...], has_residual: bool, activation: str | None,
+        self, grad: Tensor, saved: tuple[Tensor, ...], has_residual: bool, activation: str | None,
         needs: tuple[bool, ...], addend: Tensor | None,
-    ) -> tuple[Any, ...] | None:  # fmt: skip
+    ) -> Gradients | None:  # fmt: skip
         """Gradients of input, weight, bias, gamma, beta, residual; saved: input, weight, gamma, beta, kept, block."""
         key = (grad.stride(), saved[-1].shape, has_residual, activation, needs, addend is not None)
         found = self._backwards.get(key)
@@ -226,7 +226,7 @@ class Chain:
             found = self._backwards[key] = _Backward(self._device, launches, saved)
         return found.run(self._stream(), grad, saved, addend) if _is_plain() else None
 
-    def _are_those_of_forward(self, saved: tuple[Any, ...]) -> bool:
+    def _are_those_of_forward(self, saved: tuple[Tensor, ...]) -> bool:
         """Are these tensors laid out as those that were saved? Hooks of saved tensors may give others."""
         of, handle = self._launches, self._device.handle
         x, weight, gamma, beta, kept, block = [handle(each).layout for each in saved]
@@ -259,7 +259,7 @@ class Chain:
 class _Backward:
     """A backward prepared for gradients of one layout, and for the operands that need one."""
 
-    def __init__(self, device: Device, launches: Backward | WideBackward, saved: tuple[Any, ...]) -> None:
+    def __init__(self, device: Device, launches: Backward | WideBackward, saved: tuple[Tensor, ...]) -> None:
         self._device, self._run, self.is_current = device, launches.run, launches.is_current
         self._makers: list[Callable[[], Tensor] | None] = [
             None if layout is None else device.maker(layout) for layout in launches.layouts
@@ -268,7 +268,7 @@ class _Backward:
         self._same = guard(*saved)
         self._addend_strides = None if launches.layouts[0] is None else launches.layouts[0].strides
 
-    def run(self, stream: int, grad: Tensor, saved: tuple[Any, ...], addend: Tensor | None) -> tuple[Any, ...] | None:
+    def run(self, stream: int, grad: Tensor, saved: tuple[Tensor, ...], addend: Tensor | None) -> Gradients | None:
         if not self._same(*saved):
             return None
         addresses = [each.data_ptr() for each in saved]

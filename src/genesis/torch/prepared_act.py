@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from genesis.backends.cuda.ops.storage.rows import is_channels_last
 from genesis.records import ConvGeometry
 from genesis.torch.handles import Device, device_of
 from genesis.torch.prepared import bytes_maker
+from genesis.torch.signatures import Gradients
 from genesis.torch.tensor_guards import guard
 from genesis.torch.unprepared import Unprepared
 
@@ -46,7 +46,7 @@ class Activated:
         self._make_y, self._keeps_input = device.maker(launches.y), launches.keeps_input
         self._make_values = None if launches.values is None else device.maker(launches.values)
         self._make_scratch = bytes_maker(device, launches.scratch) if launches.scratch else None
-        self._backwards: dict[tuple[Any, ...], _Backward] = {}
+        self._backwards: dict[tuple[object, ...], _Backward] = {}
         self.is_current = launches.is_current
 
     def run(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -73,7 +73,7 @@ class Activated:
 
     def backward(
         self, grad: Tensor, saved: tuple[Tensor, ...], needs: tuple[bool, ...], addend: Tensor | None
-    ) -> tuple[Tensor | None, ...] | None:
+    ) -> Gradients | None:
         """Gradients of input, weight, bias; saved: input, weight, and what was kept. None: see run()."""
         key = (grad.stride(), needs, addend is not None)
         found = self._backwards.get(key)
@@ -102,9 +102,7 @@ class _Backward:
         self._make_scratch, self._same = bytes_maker(device, launches.scratch), guard(*saved)
         self._addend_strides = None if launches.layouts[0] is None else launches.layouts[0].strides
 
-    def run(
-        self, stream: int, grad: Tensor, saved: tuple[Tensor, ...], addend: Tensor | None
-    ) -> tuple[Tensor | None, ...] | None:
+    def run(self, stream: int, grad: Tensor, saved: tuple[Tensor, ...], addend: Tensor | None) -> Gradients | None:
         if not self._same(*saved):
             return None
         x_at, weight_at, kept_at = addresses = [each.data_ptr() for each in saved]

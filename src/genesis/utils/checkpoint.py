@@ -43,11 +43,15 @@ def checkpoint(
     """
     for option in _OPTIONS:
         kwargs.pop(option, None)
-    return checkpointed(function, args, kwargs, preserve_rng_state)
+    return checkpointed(preserve_rng_state, function, *args, **kwargs)
 
 
 def checkpoint_sequential(
-    functions: Sequence[Callable[..., Any]], segments: int, input: Any, use_reentrant: bool | None = None, **kwargs: Any
+    functions: Sequence[Callable[[Any], Any]],
+    segments: int,
+    input: Any,
+    use_reentrant: bool | None = None,
+    **kwargs: Any,
 ) -> Any:
     """Chain functions in checkpointed segments; the last one is not checkpointed.
 
@@ -72,17 +76,12 @@ def checkpoint_sequential(
     length = len(chain) // segments
     value = input
     for number in range(segments - 1):
-        value = checkpoint(_Chain(chain[number * length : (number + 1) * length]), value, **kwargs)
-    return _Chain(chain[(segments - 1) * length :])(value)
+        value = checkpoint(_chained, chain[number * length : (number + 1) * length], value, **kwargs)
+    return _chained(chain[(segments - 1) * length :], value)
 
 
-class _Chain:
-    """Functions, one after the other."""
-
-    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
-        self.functions = functions
-
-    def __call__(self, value: Any) -> Any:
-        for function in self.functions:
-            value = function(value)
-        return value
+def _chained(functions: Sequence[Callable[[R], R]], value: R) -> R:
+    """The result of functions, one after the other."""
+    for function in functions:
+        value = function(value)
+    return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis.data.tree import map_tree
 from genesis.errors import describe
 from genesis.interop import to_torch
@@ -35,12 +33,12 @@ class SummaryWriter(_TorchWriter):
         raise NotImplementedError("SummaryWriter.add_graph: only PyTorch modules can be traced; use genesis.export")
 
 
-def _converting(name: str) -> Any:
+def _converting(name: str) -> object:
     theirs = getattr(_TorchWriter, name)
 
     def add(self: SummaryWriter, *args: object, **options: object) -> object:
-        plain: Any = map_tree(_plain, (args, options))
-        return theirs(self, *plain[0], **plain[1])
+        plain = {option: map_tree(_plain, value) for option, value in options.items()}
+        return theirs(self, *[map_tree(_plain, arg) for arg in args], **plain)
 
     add.__name__, add.__doc__ = name, f"{name}, of Genesis tensors too. See torch.utils.tensorboard.SummaryWriter."
     return add

@@ -6,6 +6,7 @@ from genesis.backends.cpu import (
     attention,
     conv,
     conv_act,
+    decomposition,
     elementwise,
     indexing,
     linalg,
@@ -22,7 +23,7 @@ from genesis.backends.cpu import (
 )
 
 MODULES = (
-    storage, order, elementwise, activation, reduction, linalg, indexing, random,
+    storage, order, elementwise, activation, reduction, linalg, decomposition, indexing, random,
     conv, conv_act, pooling, norm, attention, loss, optimizer, replay,
 )  # fmt: skip
 

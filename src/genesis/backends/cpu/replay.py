@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,9 +24,9 @@ AnyMaker: TypeAlias = Callable[..., Prepared | None]  # of an op's arguments
 Maker = TypeVar("Maker", bound=AnyMaker)
 
 
-def prepare(op: str, args: Sequence[Any]) -> Prepared | None:
-    make = _makers.get(op)
-    return None if make is None or args[0].dtype is not torch.float32 else make(*args)
+def prepare(op: str, args: Sequence[object]) -> Prepared | None:
+    make, x = _makers.get(op), args[0]
+    return make(*args) if make is not None and isinstance(x, Tensor) and x.dtype is torch.float32 else None
 
 
 _makers: dict[str, AnyMaker] = {}  # by op, see prepares()

@@ -16,6 +16,7 @@ from genesis.shapes import contiguous_strides
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.name) for dtype in dtypes.ALL}
 _GENESIS_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
+dtypes.OF_LIBRARIES.update(_GENESIS_DTYPES)
 
 
 def dtype(x: Tensor) -> DType:

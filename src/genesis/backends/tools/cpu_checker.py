@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,12 +80,16 @@ class _Copies:
     def cpu(self) -> Backend:
         return self._get_cpu()
 
-    def of(self, value: object) -> Any:
+    def of(self, value: object) -> object:
         if isinstance(value, list | tuple):
             return rebuilt(value, [self.of(item) for item in value])
         if is_handle(value):
-            return self.cpu.from_cpu(self._backend.to_cpu(value), self._backend.dtype(value))
+            return self.of_handle(value)
         return self._remembered.get(id(value), value)
+
+    def of_handle(self, handle: Handle) -> Handle:
+        made: Handle = self.cpu.from_cpu(self._backend.to_cpu(handle), self._backend.dtype(handle))
+        return made
 
     def remember(self, value: object, reference: object) -> None:
         """From now on `reference` stands for `value`, as long as that lives."""
@@ -188,7 +191,7 @@ def _difference(copies: _Copies, ours: Handle, reference: Handle, before: float,
     kinds = [(tuple(ours.shape), backend.dtype(ours).name), (tuple(reference.shape), cpu.dtype(reference).name)]
     if kinds[0] != kinds[1]:
         return f"{kinds[0][1]} {kinds[0][0]}, on the CPU {kinds[1][1]} {kinds[1][0]}"
-    actual, expected = (_values(cpu, x) for x in (copies.of(ours), reference))
+    actual, expected = (_values(cpu, x) for x in (copies.of_handle(ours), reference))
     same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     with np.errstate(invalid="ignore"):  # infinities that are the same subtract to NaN
         error = np.where(same, 0, np.nan_to_num(np.abs(actual - expected), nan=np.inf, posinf=np.inf))

@@ -39,7 +39,9 @@ def around(backend: Backend, record: Callable[[Call], None]) -> Callable[[str, O
             if inputs:
                 _, device = inputs[0].__dlpack_device__()
             else:
-                device = traits.argument("device_index", args, kwargs, 0)
+                index = traits.argument("device_index", args, kwargs, 0)
+                assert isinstance(index, int)
+                device = index
             start = backend.time_mark(device)
             result = function(*args, **kwargs)
             end = backend.time_mark(device)

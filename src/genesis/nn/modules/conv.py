@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from genesis import functional as F
 from genesis.creation import DeviceLike, empty
@@ -26,7 +27,17 @@ Size = int | tuple[int, ...]
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _Conv(Module):
+class _Geometry(NamedTuple):
+    """The geometry as users give it: a number holds for every dimension. A ConvGeometry has it checked."""
+
+    stride: Size
+    padding: Size | str
+    output_padding: Size
+    dilation: Size
+    groups: int
+
+
+class AnyConv(Module):
     """The settings and parameters that all convolutions have."""
 
     spatial: int
@@ -36,12 +47,12 @@ class _Conv(Module):
     padding: Shape | str
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, *, stride: Size, padding: Size | str,
-        output_padding: Size, dilation: Size, groups: int, bias: bool, padding_mode: str, device: DeviceLike,
-        dtype: DType | None,
+        self, in_channels: int, out_channels: int, kernel_size: Size, geometry: _Geometry, bias: bool,
+        padding_mode: str, device: DeviceLike, dtype: DType | None,
     ) -> None:  # fmt: skip
         super().__init__()
         op = type(self).__name__
+        stride, padding, output_padding, dilation, groups = geometry
         for argument, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
             if groups < 1 or channels % groups:
                 raise ShapeError(describe(op, argument, f"a multiple of groups ({groups})", channels))
@@ -104,6 +115,16 @@ class _Conv(Module):
         return text + (f", padding_mode={self.padding_mode}" if self.padding_mode != "zeros" else "")
 
 
+class _Conv(AnyConv):
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
+        dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: DeviceLike = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
+        geometry = _Geometry(stride, padding, 0, dilation, groups)
+        super().__init__(in_channels, out_channels, kernel_size, geometry, bias, padding_mode, device, dtype)
+
+
 class Conv1d(_Conv):
     """1-d convolution (cross-correlation) of signals.
 
@@ -129,16 +150,6 @@ class Conv1d(_Conv):
     """
 
     spatial = 1
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
-        dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: DeviceLike = None,
-        dtype: DType | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride=stride, padding=padding, output_padding=0,
-            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, device=device, dtype=dtype,
-        )  # fmt: skip
 
     def forward(self, input: Tensor) -> Tensor:
         if self.padding_mode == "zeros":
@@ -172,23 +183,13 @@ class Conv2d(_Conv):
 
     spatial = 2
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
-        dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: DeviceLike = None,
-        dtype: DType | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride=stride, padding=padding, output_padding=0,
-            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, device=device, dtype=dtype,
-        )  # fmt: skip
-
     def forward(self, input: Tensor) -> Tensor:
         if self.padding_mode == "zeros":
             return F.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
         return F.conv2d(self._pad(input), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
-class _ConvTranspose(_Conv):
+class _ConvTranspose(AnyConv):
     transposed = True
     padding: Shape
 
@@ -197,10 +198,8 @@ class _ConvTranspose(_Conv):
         output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1, padding_mode: str = "zeros",
         device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride=stride, padding=padding, output_padding=output_padding,
-            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, device=device, dtype=dtype,
-        )  # fmt: skip
+        geometry = _Geometry(stride, padding, output_padding, dilation, groups)
+        super().__init__(in_channels, out_channels, kernel_size, geometry, bias, padding_mode, device, dtype)
 
     def _output_padding(self, input: Tensor, output_size: Sequence[int] | None) -> Shape:
         """The output_padding that gives output_size; strides above 1 leave several sizes to choose from."""

@@ -30,6 +30,7 @@ from genesis.nn.modules.activation import (
 from genesis.nn.modules.batchnorm import BatchNorm2d
 from genesis.nn.modules.conv import Conv2d, Size
 from genesis.precision import get_float32_precision
+from genesis.records import ConvSettings, NormOptions, NormState, record
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
@@ -155,11 +156,10 @@ class FusedConv:
             y = y if residual is None else y + residual
             return F.relu(y) if activation == "relu" else y
         mean, var, training, momentum, num_batches = norm.begin_batch()
-        return F.conv_bn_relu(
-            input, weight, bias, gamma, beta, mean, var, training=training, momentum=momentum,
-            eps=norm.eps, stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
-            residual=residual, activation=activation, num_batches_tracked=num_batches,
-        )  # fmt: skip
+        norm_state = record(NormState, (gamma, beta, mean, var, num_batches))
+        options = record(NormOptions, (training, momentum, norm.eps))
+        settings = record(ConvSettings, (conv.stride, conv.padding, conv.dilation, conv.groups))
+        return F.conv_bn_relu(input, weight, bias, norm_state, options, settings, residual, activation)
 
     def clear(self) -> None:
         """Forget the packed weights."""

@@ -72,7 +72,7 @@ class ParameterList(_Collection):
         [(5,), (6,)]
     """
 
-    def __init__(self, values: Iterable[Any] | None = None) -> None:
+    def __init__(self, values: Iterable[object] | None = None) -> None:
         super().__init__()
         if values is not None:
             self.extend(values)
@@ -84,10 +84,11 @@ class ParameterList(_Collection):
     def __getitem__(self, index: int) -> Parameter: ...
     @overload
     def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Self: ...
-    def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> Any:
+    def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> Parameter | Self:
         if isinstance(index, slice):
             return type(self)(list(self)[index])
-        return self._get(self._key(index))
+        parameter: Parameter = getattr(self, self._key(index))
+        return parameter
 
     def __setitem__(self, index: int, value: object) -> None:
         self._set(self._key(index), value)
@@ -101,7 +102,7 @@ class ParameterList(_Collection):
         self._set(str(len(self)), value)
         return self
 
-    def extend(self, values: Iterable[Any]) -> Self:
+    def extend(self, values: Iterable[object]) -> Self:
         """Add several entries at the end; returns the list.
 
         Args:
@@ -149,7 +150,7 @@ class ParameterDict(_Collection):
         0
     """
 
-    def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> None:
+    def __init__(self, parameters: Mapping[str, object] | Iterable[tuple[str, object]] | None = None) -> None:
         super().__init__()
         if parameters is not None:
             self.update(parameters)
@@ -264,7 +265,7 @@ class ParameterDict(_Collection):
         """
         return ParameterDict([(key, default) for key in keys])
 
-    def update(self, parameters: Mapping[str, Any] | ParameterDict | Iterable[tuple[str, Any]]) -> None:
+    def update(self, parameters: Mapping[str, object] | ParameterDict | Iterable[tuple[str, object]]) -> None:
         """Add or replace entries.
 
         Args:
@@ -291,13 +292,13 @@ class ParameterDict(_Collection):
         return self
 
 
-def _entries(parameters: object) -> Iterable[Any]:
+def _entries(parameters: object) -> Iterable[object]:
     if not isinstance(parameters, Iterable):
         raise DTypeError(describe("ParameterDict", "parameters", "a mapping, or pairs", type(parameters).__name__))
     return parameters
 
 
-def _pair(number: int, entry: Any) -> tuple[str, Any]:
+def _pair(number: int, entry: object) -> tuple[str, object]:
     if not isinstance(entry, Iterable) or len(pair := tuple(entry)) != 2:
         raise DTypeError(describe("ParameterDict", f"parameters[{number}]", "a name and a tensor", repr(entry)))
     return pair

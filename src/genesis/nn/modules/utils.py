@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Any
+from typing import TypeVar
 
 __all__ = ["consume_prefix_in_state_dict_if_present"]
 
+T = TypeVar("T")
 
-def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
+
+def _ntuple(n: int, name: str = "parse") -> Callable[[T | Iterable[T]], tuple[T, ...]]:
     """The function that makes a tuple of n numbers of one."""
 
-    def parse(x: Any) -> tuple[Any, ...]:
+    def parse(x: T | Iterable[T]) -> tuple[T, ...]:
         return tuple(x) if isinstance(x, Iterable) else tuple(repeat(x, n))
 
     parse.__name__ = name
@@ -39,7 +41,7 @@ def _list_with_default(out_size: Sequence[int | None] | int, defaults: Sequence[
     return [default if size is None else size for size, default in zip(out_size, last, strict=True)]
 
 
-def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: str) -> None:
+def consume_prefix_in_state_dict_if_present(state_dict: dict[str, T], prefix: str) -> None:
     """Take a prefix off the names of a state, in place: that of a wrapper such as DistributedDataParallel.
 
     Args:

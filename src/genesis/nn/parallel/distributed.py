@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import NoReturn
 
 from genesis import dtypes
 from genesis.autograd.modes import is_grad_enabled
@@ -151,7 +151,7 @@ class DistributedDataParallel(Module):
         return self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
 
     def _load_parts(
-        self, state_dict: dict[str, object], prefix: str, metadata: Mapping[str, Any], loading: state.Loading
+        self, state_dict: dict[str, object], prefix: str, metadata: state.Metadata, loading: state.Loading
     ) -> None:
         self.module._load_parts(state_dict, prefix, metadata, loading)
 
@@ -169,7 +169,7 @@ class DistributedDataParallel(Module):
             state_dict = {str(key).removeprefix(_PREFIX): value for key, value in state_dict.items()}
         return self.module.load_state_dict(state_dict, strict, assign)
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
+    def __reduce__(self) -> NoReturn:
         raise GraphError("DistributedDataParallel: belongs to its process; copy or pickle its .module")
 
     # --- what all ranks have in common --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Sequence
 
@@ -79,7 +80,8 @@ class Reducer:
 
     def _fill(self, order: list[int]) -> None:
         self._filled = order
-        places = self.group.share([plan(self.parameters, order, self._most_bytes)])[0]
+        shared = self.group.share(json.dumps(plan(self.parameters, order, self._most_bytes)))
+        places: list[list[tuple[int, list[int]]]] = json.loads(shared)
         buckets = [[Place(number, tuple(strides)) for number, strides in bucket] for bucket in places]
         self.buckets = [Bucket(bucket, self.parameters) for bucket in buckets]
         self._place = {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from genesis import random
 from genesis.errors import DTypeError, describe
 from genesis.nn.module import Module
 
 M = TypeVar("M", bound=Module)
+P = ParamSpec("P")
 
 
-def skip_init(module_cls: type[M], *args: Any, **kwargs: Any) -> M:
+def skip_init(module_cls: Callable[P, M], *args: P.args, **kwargs: P.kwargs) -> M:
     """A module for parameters that will be loaded: no numbers of the random stream are used up.
 
     Args:
@@ -24,7 +26,8 @@ def skip_init(module_cls: type[M], *args: Any, **kwargs: Any) -> M:
         >>> nn.utils.skip_init(nn.Linear, 5, 1).weight.shape
         (1, 5)
     """
-    if not (isinstance(module_cls, type) and issubclass(module_cls, Module)):
+    is_class = isinstance(module_cls, type) and issubclass(module_cls, Module)
+    if not is_class:
         raise DTypeError(describe("skip_init", "module_cls", "a class of modules", repr(module_cls)))
     state = random.get_rng_state()
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from genesis.autograd import no_grad
 from genesis.errors import DTypeError, ShapeError, describe
@@ -69,14 +69,14 @@ class ParametrizationList(ModuleList[Module]):
             raise ValueError(describe("ParametrizationList", "modules", "at least one", "none"))
         super().__init__(modules)
         self.unsafe = unsafe
-        kept: Any = original
+        kept: Tensor | Sequence[Tensor] = original
         with no_grad():
             for module in reversed(list(self)):
                 if hasattr(module, "right_inverse"):
                     kept = module.right_inverse(kept)
         self.is_tensor = isinstance(kept, Tensor)
-        self.ntensors = 1 if self.is_tensor else len(kept)
-        if self.is_tensor:
+        self.ntensors = 1 if isinstance(kept, Tensor) else len(kept)
+        if isinstance(kept, Tensor):
             if kept is not original:
                 original.data = kept.detach()
             _register(self, "original", original)
@@ -92,13 +92,13 @@ class ParametrizationList(ModuleList[Module]):
             value: the shape of the tensor.
         Raises: RuntimeError: a parametrization has no right_inverse.
         """
-        kept: Any = value
+        kept: Tensor | Sequence[Tensor] = value
         with no_grad():
             for module in reversed(list(self)):
                 if not hasattr(module, "right_inverse"):
                     raise RuntimeError(f"{type(module).__name__} has no right_inverse, which setting a value needs")
                 kept = module.right_inverse(kept)
-            parts = [kept] if self.is_tensor else list(kept)
+            parts = [kept] if isinstance(kept, Tensor) else list(kept)
             if len(parts) != self.ntensors:
                 raise ValueError(describe("right_inverse", "value", f"{self.ntensors} tensors", len(parts)))
             for own, part in zip(self._originals(), parts, strict=True):

@@ -124,7 +124,8 @@ def remove_spectral_norm(module: M, name: str = "weight") -> M:
     hook = hook_of(module, SpectralNorm, name)
     if hook is None:
         raise ValueError(describe("remove_spectral_norm", "name", "a parameter with spectral norm", repr(name)))
-    function: SpectralNorm = hook.function
+    function = hook.function
+    assert isinstance(function, SpectralNorm)
     weight = function.compute_weight(module, do_power_iteration=False).detach()
     module._forward_pre_hooks.remove(hook)
     for part in (name, f"{name}_u", f"{name}_v", f"{name}_orig"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from genesis.errors import describe
 from genesis.nn.module import Module
@@ -57,12 +57,13 @@ def functional_call(
 
 @contextmanager
 def _replaced(module: Module, given: Mapping[str, Tensor]) -> Iterator[None]:
-    before: list[tuple[dict[str, Any], str, Tensor | None]] = []
+    before: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
     try:
         for path, tensor in given.items():
             owner, _, name = path.rpartition(".")
             part = module.get_submodule(owner)
-            registry: dict[str, Any] = part._parameters if name in part._parameters else part._buffers
+            learned = cast("dict[str, Tensor | None]", part._parameters)  # for once, of any tensors
+            registry = learned if name in learned else part._buffers
             before.append((registry, name, registry[name]))
             registry[name] = tensor
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from genesis import functional as F
 from genesis.errors import describe
@@ -12,6 +12,12 @@ from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
+
+
+class OfParameter(Protocol):
+    """A pre-hook's function that computes the parameter of this name."""
+
+    name: str
 
 
 def norm_except_dim(v: Tensor, dim: int | None) -> Tensor:
@@ -99,7 +105,8 @@ def remove_weight_norm(module: M, name: str = "weight") -> M:
     hook = hook_of(module, WeightNorm, name)
     if hook is None:
         raise ValueError(describe("remove_weight_norm", "name", "a parameter with weight norm", repr(name)))
-    function: WeightNorm = hook.function
+    function = hook.function
+    assert isinstance(function, WeightNorm)
     weight = function.compute_weight(module).detach()
     module._forward_pre_hooks.remove(hook)
     delattr(module, name)
@@ -108,7 +115,7 @@ def remove_weight_norm(module: M, name: str = "weight") -> M:
     return module
 
 
-def hook_of(module: Module, kind: type[Any], name: str) -> ForwardPreHook | None:
+def hook_of(module: Module, kind: type[OfParameter], name: str) -> ForwardPreHook | None:
     """The pre-hook of a module whose function is of this kind and for the parameter of this name.
 
     Args:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis import precision
 
 
 class _Backend:
     """A backend of PyTorch's that is not here: its flags are kept, and have no effect."""
 
-    def __init__(self, **flags: Any) -> None:
+    def __init__(self, **flags: object) -> None:
         self.__dict__.update(flags)
 
     def is_available(self) -> bool:

@@ -35,8 +35,8 @@ def set_dir(d: str | os.PathLike[str]) -> None:
 
 
 def load_state_dict_from_url(
-    url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True, check_hash: bool = False,
-    file_name: str | None = None, weights_only: bool = False,
+    url: str, model_dir: str | None = None, map_location: object = None, progress: bool = True,
+    check_hash: bool = False, file_name: str | None = None, weights_only: bool = False,
 ) -> Any:  # fmt: skip
     """Load the weights of a URL from the folder in which PyTorch keeps them, where they were downloaded before.
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from genesis import Tensor
 
-ParamsT: TypeAlias = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
+ParamsT: TypeAlias = Iterable[Tensor] | Iterable[dict[str, object]] | Iterable[tuple[str, Tensor]]
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class _Required:
@@ -20,12 +24,11 @@ class _Required:
 required = _Required()
 
 
-def _use_grad_for_differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
+def _use_grad_for_differentiable(func: Callable[_P, _T]) -> Callable[_P, _T]:
     """Run a step without recording gradients."""
     from genesis.autograd import no_grad
 
-    decorated: Callable[..., Any] = no_grad()(func)
-    return decorated
+    return no_grad()(func)
 
 
 def _default_to_fused_or_foreach(
@@ -40,12 +43,12 @@ def _get_capturable_supported_devices(supports_xla: bool = True) -> list[str]:
     return ["cuda"]
 
 
-def _get_value(x: Any) -> Any:
+def _get_value(x: Tensor | float) -> float:
     """The number that a tensor or number is."""
     return x.item() if isinstance(x, Tensor) else x
 
 
-def _stack_if_compiling(x: Any) -> Any:
+def _stack_if_compiling(x: _T) -> _T:
     """Return what is given: nothing is compiled."""
     return x
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 def has_torch_function(relevant_args: object) -> bool:
     """Say that none of the arguments overrides functions."""
@@ -20,7 +18,7 @@ def has_torch_function_variadic(*args: object) -> bool:
     return False
 
 
-def is_tensor_like(inp: Any) -> bool:
+def is_tensor_like(inp: object) -> bool:
     """Whether the argument is a tensor."""
     from genesis import Tensor
 

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypedDict, Unpack
 
 import torch
 
 from genesis import Tensor
 
 
-def _to_torch(value: Any) -> Any:
+def _to_torch(value: object) -> object:
     if isinstance(value, Tensor):
         return value.detach().cpu().to_torch()
     if isinstance(value, dict):
         return {key: _to_torch(each) for key, each in value.items()}
-    return type(value)(map(_to_torch, value)) if type(value) in (list, tuple) else value
+    if type(value) is list or type(value) is tuple:
+        return type(value)(map(_to_torch, value))
+    return value
 
 
-def assert_close(actual: Any, expected: Any, *, check_device: bool = True, **options: Any) -> None:
+class _Options(TypedDict, total=False):
+    """Those of PyTorch's function."""
+
+    allow_subclasses: bool
+    rtol: float | None
+    atol: float | None
+    equal_nan: bool
+    check_dtype: bool
+    check_layout: bool
+    check_stride: bool
+    msg: str | Callable[[str], str] | None
+
+
+def assert_close(actual: object, expected: object, *, check_device: bool = True, **options: Unpack[_Options]) -> None:
     """Raise AssertionError unless numbers or tensors, or lists, tuples and dicts of them, are close.
 
     See torch.testing.assert_close; tensors are compared on the CPU.

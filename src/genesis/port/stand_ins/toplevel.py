@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +15,12 @@ from genesis.autograd.modes import state as thread
 from genesis.errors import describe
 from genesis.nn import functional as F
 from genesis.settings import settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from genesis.dtypes import DType
+    from genesis.ndarray import Device
 
 strided = "strided"  # the only layout of tensors that there is
 layout = str
@@ -34,7 +40,7 @@ class SymBool:
     """No truth value is one."""
 
 
-def _assert(condition: Any, message: Any = "") -> None:
+def _assert(condition: object, message: object = "") -> None:
     """PyTorch's assert that tracers see."""
     assert builtins.bool(condition), message() if callable(message) else message
 
@@ -42,7 +48,7 @@ def _assert(condition: Any, message: Any = "") -> None:
 _assert_async = _assert
 
 
-def _check(cond: Any, message: Any = None) -> None:
+def _check(cond: object, message: object = None) -> None:
     """PyTorch's check of arguments: a RuntimeError unless cond holds."""
     if not builtins.bool(cond):
         raise RuntimeError(message() if callable(message) else message or "Expected cond to be True")
@@ -79,18 +85,19 @@ def conj_physical(input: Tensor) -> Tensor:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def get_autocast_dtype(device_type: str) -> Any:
+def get_autocast_dtype(device_type: str) -> DType:
     """The dtype to which autocast converts on a device: that of the block, or PyTorch's default."""
     default = genesis.bfloat16 if device_type == "cpu" else genesis.float16
-    return getattr(thread.autocast, "targets", {}).get(device_type) or default
+    chosen: DType | None = getattr(thread.autocast, "targets", {}).get(device_type)
+    return chosen or default
 
 
-def get_autocast_cpu_dtype() -> Any:
+def get_autocast_cpu_dtype() -> DType:
     """Return that of the CPU. See get_autocast_dtype."""
     return get_autocast_dtype("cpu")
 
 
-def get_autocast_gpu_dtype() -> Any:
+def get_autocast_gpu_dtype() -> DType:
     """Return that of the GPU. See get_autocast_dtype."""
     return get_autocast_dtype("cuda")
 
@@ -136,7 +143,7 @@ def initial_seed() -> int:
     return torch.initial_seed()
 
 
-def get_default_device() -> Any:
+def get_default_device() -> Device:
     """The device on which tensors are made unless another one is named."""
     return genesis.device("cpu")
 
@@ -145,10 +152,10 @@ def get_default_device() -> Any:
 
 
 def frombuffer(
-    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
+    buffer: Buffer, *, dtype: DType, count: int = -1, offset: int = 0, requires_grad: bool = False
 ) -> Tensor:  # fmt: skip
     """A vector on the memory of a buffer, as numpy.frombuffer makes one."""
-    found = np.frombuffer(buffer, genesis.empty(0, dtype=dtype).numpy().dtype, count, offset)
+    found = np.frombuffer(memoryview(buffer), genesis.empty(0, dtype=dtype).numpy().dtype, count, offset)
     if not found.flags.writeable:
         found = found.copy()  # PyTorch shares what must not be written, and warns
     made: Tensor = genesis.from_numpy(found)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+import os
+from typing import IO
+
+from genesis.ndarray import Device as _Device
 
 Number = builtins.int | builtins.float | builtins.bool
-Device = Any
-FileLike = Any
+Device = _Device | builtins.str | builtins.int | None
+FileLike = builtins.str | os.PathLike[builtins.str] | IO[builtins.bytes]

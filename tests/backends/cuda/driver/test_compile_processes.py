@@ -92,15 +92,15 @@ def test_cuda_source_is_compiled_there(processes: Processes, empty_caches: Path)
 
 def test_workers_hold_no_device_and_use_the_caches_of_the_moment(processes: Processes, empty_caches: Path) -> None:
     path = empty_caches / "state"
-    finish(processes, processes.submit(Request("state", write_state, (path,))))
+    finish(processes, processes.submit(Request.of("state", write_state, path)))
     assert path.read_text().rpartition(" ")[0] == f"[] False {empty_caches}/genesis {empty_caches}/triton"
     assert int(path.read_text().split()[-1]) != os.getpid()
 
 
 def test_what_dies_is_lost_and_the_others_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pool = Processes(2)
-    deadly = [Request(i, die, (tmp_path / f"deadly {i}",)) for i in range(2)]
-    good = [Request(10 + i, write_text, (tmp_path / str(i), "done")) for i in range(3)]
+    deadly = [Request.of(i, die, tmp_path / f"deadly {i}") for i in range(2)]
+    good = [Request.of(10 + i, write_text, tmp_path / str(i), "done") for i in range(3)]
     tickets = {each.key: pool.submit(each) for each in [*deadly, *good]}
     finish(pool, *tickets.values())
     assert [ticket.lost for ticket in tickets.values()] == [True, True, False, False, False]
@@ -114,8 +114,8 @@ def test_what_dies_is_lost_and_the_others_go_on(tmp_path: Path, caplog: pytest.L
 @pytest.mark.parametrize("which", ["processes", "threads"])
 def test_whoever_asks_again_gets_the_error(which: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     pool: AnyCompilers = request.getfixturevalue(which)
-    unpicklable = Request("lambda", lambda path: fail(path), (tmp_path,))
-    tickets = [pool.submit(Request("fails", fail, (tmp_path,))), pool.submit(unpicklable)]
+    unpicklable = Request.of("lambda", lambda path: fail(path), tmp_path)
+    tickets = [pool.submit(Request.of("fails", fail, tmp_path)), pool.submit(unpicklable)]
     finish(pool, *tickets)
     assert not any(ticket.lost for ticket in tickets)
     with deferring(pool, {ticket.request.key: ticket for ticket in tickets}):
@@ -123,7 +123,7 @@ def test_whoever_asks_again_gets_the_error(which: str, tmp_path: Path, request: 
 
 
 def test_threads_do_the_same(threads: Threads, tmp_path: Path) -> None:
-    tickets = [threads.submit(Request(i, write_text, (tmp_path / str(i), "done"))) for i in range(5)]
+    tickets = [threads.submit(Request.of(i, write_text, tmp_path / str(i), "done")) for i in range(5)]
     finish(threads, *tickets)
     assert all(ticket.seconds > 0 for ticket in tickets)
     assert {path.name for path in tmp_path.iterdir()} == set("01234")
@@ -131,7 +131,7 @@ def test_threads_do_the_same(threads: Threads, tmp_path: Path) -> None:
 
 def test_requests_that_have_not_begun_are_dropped(tmp_path: Path) -> None:
     for pool in (Processes(1), Threads(1)):
-        slow = [pool.submit(Request(i, write_text, (tmp_path / f"{pool.apart} {i}", ""))) for i in range(9)]
+        slow = [pool.submit(Request.of(i, write_text, tmp_path / f"{pool.apart} {i}", "")) for i in range(9)]
         pool.drop()
         pool.close()
         assert len(slow) == 9
@@ -145,7 +145,7 @@ def test_where_no_process_can_be_started_this_one_compiles(
     command = {"no Python": ["/nowhere/python"], "ends at once": [sys.executable, "-c", ""]}[broken]
     monkeypatch.setattr(compile_processes, "_command", lambda: command)
     pool = Processes(2)
-    ticket = pool.submit(Request(0, write_text, (tmp_path / "never", "")))
+    ticket = pool.submit(Request.of(0, write_text, tmp_path / "never", ""))
     finish(pool, ticket)
     assert pool.is_broken
     assert not ticket.lost
@@ -155,13 +155,13 @@ def test_where_no_process_can_be_started_this_one_compiles(
 
 def test_idle_workers_end_and_others_start(tmp_path: Path) -> None:
     pool = Processes(1)
-    finish(pool, pool.submit(Request(0, write_text, (tmp_path / "first", ""))))
+    finish(pool, pool.submit(Request.of(0, write_text, tmp_path / "first", "")))
     (worker,) = pool._workers
     assert pool._server is not None
     for pid in children(pool._server.pid):
         os.kill(pid, signal.SIGKILL)  # as if its time were up
     worker.connection.poll(10)
-    finish(pool, pool.submit(Request(1, write_text, (tmp_path / "second", ""))))
+    finish(pool, pool.submit(Request.of(1, write_text, tmp_path / "second", "")))
     assert (tmp_path / "second").exists()
     assert not pool.is_broken
     pool.close()
@@ -179,7 +179,7 @@ from genesis.backends.cuda.driver.compile_processes import Processes
 from genesis.backends.cuda.driver.deferred import Request
 from tests.backends.cuda.driver import compile_tasks as tests
 pool = Processes(2)
-tickets = [pool.submit(Request(i, tests.write_pid_and_sleep, (Path(sys.argv[1]) / str(i), 60))) for i in range(2)]
+tickets = [pool.submit(Request.of(i, tests.write_pid_and_sleep, Path(sys.argv[1]) / str(i), 60)) for i in range(2)]
 while True:
     pool.wait(60)
 """

@@ -88,7 +88,7 @@ def compiled(key: object, seconds: float) -> None:
     if key in Bench.on_disk:
         return
     if deferred.is_deferring():
-        deferred.require(Request(key, Bench.on_disk.add, (key, seconds)))
+        deferred.require(Request(key, "compiled", seconds, lambda: Bench.on_disk.add(key)))
     else:
         Bench.now += seconds
     Bench.on_disk.add(key)
@@ -128,7 +128,7 @@ class Compilers:
                 ticket.done = True
         while self.queue and len(self.running) < self.number:
             ticket = self.queue.pop(0)
-            _, seconds = ticket.request.args
+            seconds = ticket.request.subject
             assert isinstance(seconds, float)
             self.running.append((Bench.now + seconds, ticket))
 

@@ -95,7 +95,7 @@ def test_the_steps_of_a_check_are_asked_for_at_once(compiled_here: list[str]) ->
             return Ticket(request)  # never done
 
     Builders(Noting(1)).rehearse(CONV.rehearsals(PROBLEM))
-    names = [request.args[0].__name__ for request in asked]
+    names = [request.subject.__name__ for request in asked]
     assert len(names) == len({request.key for request in asked}) >= 5
     assert compiled_here == []
     plans.forget()

@@ -179,7 +179,7 @@ def test_a_kernel_that_a_check_lacks_is_waited_for(fakes: FakeFamily, monkeypatc
     def lacking(name: str) -> None:
         asked.append(name)
         if deferred.is_deferring():
-            deferred.require(deferred.Request(name, time.sleep, (0.01,)))
+            deferred.require(deferred.Request.of(name, time.sleep, 0.01))
 
     def first_compiled(self: ConvBench, built: bench.Built) -> float:
         lacking("difference")

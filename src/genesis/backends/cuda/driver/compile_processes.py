@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 
-from genesis.backends.cuda.driver.compile_server import BEGUN, DONE, READY
+from genesis.backends.cuda.driver.compile_server import BEGUN, DONE, READY, Message
 from genesis.backends.cuda.driver.deferred import Request, Ticket
 from genesis.settings import settings
 
@@ -112,7 +112,7 @@ class Processes:
             try:
                 message = _message(ticket.request)
             except Exception as error:  # of whatever its arguments' pickling raises
-                _logger.debug("%s is compiled in this process: %s", ticket.request.function.__name__, error)
+                _logger.debug("%s is compiled in this process: %s", ticket.request.name, error)
                 ticket.done = True
                 continue
             worker = free.pop()
@@ -135,7 +135,7 @@ class Processes:
             worker.ticket, worker.is_working = None, False
             ticket.done, ticket.seconds = True, seconds
             if not succeeded:
-                _logger.debug("%s is compiled in this process: %s", ticket.request.function.__name__, text)
+                _logger.debug("%s is compiled in this process: %s", ticket.request.name, text)
         return what == DONE
 
     def _bury(self, worker: _Worker) -> bool:
@@ -147,7 +147,7 @@ class Processes:
             self._queue.appendleft(ticket)
         elif ticket is not None:
             ticket.done = ticket.lost = True
-            _logger.warning("a compiler died of %s", ticket.request.args[0])
+            _logger.warning("a compiler died of %s", ticket.request.subject)
         if not self._workers and not self._began:
             self._give_up("the process ended at once")
             return True
@@ -170,7 +170,7 @@ class Processes:
 
 
 class _Worker:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection[bytes, Message]) -> None:
         self.connection = connection
         self.is_ready = False
         self.ticket: Ticket | None = None  # what it has been given
@@ -222,7 +222,7 @@ class Threads:
 
 def _timed(request: Request) -> float:
     began = time.monotonic()
-    request.function(*request.args)
+    request.call()
     return time.monotonic() - began
 
 

@@ -19,7 +19,8 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-READY, BEGUN, DONE = "ready", "begun", "done"  # messages: (one of these, has it succeeded, seconds, error)
+READY, BEGUN, DONE = "ready", "begun", "done"
+Message = tuple[str, bool, float, str]  # one of these, has it succeeded, seconds, error
 _IDLE = 30.0  # seconds
 _NICE = 10  # the process that measures comes first
 
@@ -54,7 +55,7 @@ def _work(descriptor: int, others: Sequence[int]) -> None:
         os._exit(0)
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection[Message, bytes]) -> None:
     connection.send((READY, True, 0.0, ""))
     while connection.poll(_IDLE):
         try:
@@ -77,10 +78,10 @@ def _compile(message: bytes) -> None:
     from genesis.settings import override
 
     cache_dir, triton_dir, request = pickle.loads(message)
-    function, args = pickle.loads(request)
+    call = pickle.loads(request)
     knobs.cache.dir = triton_dir
     with override(cache_dir=cache_dir):
-        function(*args)
+        call()
 
 
 def _end_with_parent(descriptor: int) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from cuda.bindings import driver as cu
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from triton.compiler import ASTSource
     from triton.runtime.jit import JITFunction
 
+T = TypeVar("T")
+U = TypeVar("U")
+Ts = TypeVarTuple("Ts")
 _NO_GPU = "cuda: no NVIDIA GPU to be found; GENESIS_CUDA=simulated needs none"
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
 _NON_BLOCKING = 1  # streams do not wait for the legacy default stream
@@ -111,14 +114,20 @@ class CudaDriver:
             raise DeviceError(f"cuda: expected a device below {self._count}, got {device}")
         return self._devices[device]
 
-    def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
+    @overload
+    def check(self, device: int, result: tuple[cu.CUresult], doing: str) -> tuple[()]: ...
+    @overload
+    def check(self, device: int, result: tuple[cu.CUresult, T], doing: str) -> T: ...
+    @overload
+    def check(self, device: int, result: tuple[cu.CUresult, T, U, *Ts], doing: str) -> tuple[T, U, *Ts]: ...
+    def check(self, device: int, result: tuple[object, ...], doing: str) -> object:
         """The result's value; a fault of the device names the kernels that can have caused it."""
         if result[0] is _SUCCESS or result[0] == _SUCCESS:
             return result[1] if len(result) == 2 else result[1:]
         recent = list(self._devices[device].recent)[::-1]
         if recent:
             doing += f" (kernels since the last synchronization, newest first: {', '.join(recent)})"
-        return _check(result, doing)
+        return _check((result[0],), doing)
 
     # --- memory -----------------------------------------------------------------------------------------------------
     def allocate(self, device: int, num_bytes: int, stream: int) -> int:

@@ -8,6 +8,7 @@ finds it there. So one thread keeps many compilers busy, and runs nothing beside
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import io
 import operator
@@ -15,22 +16,34 @@ import pickle
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from types import NotImplementedType
+from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from genesis.backends.cuda.driver.interface import KernelError
 
+Subject = TypeVar("Subject")
+Others = TypeVarTuple("Others")
+
 
 class Request(NamedTuple):
-    """function(*args) compiles, and leaves the result in the cache on the disk."""
+    """call() compiles subject, and leaves the result in the cache on the disk. name: of the function that does."""
 
     key: Hashable  # equal for equal results
-    function: Callable[..., object]
-    args: tuple[object, ...]
+    name: str
+    subject: object
+    call: Callable[[], object]
+
+    @classmethod
+    def of(
+        cls, key: Hashable, function: Callable[[Subject, *Others], object], subject: Subject, *args: *Others
+    ) -> Request:
+        """function(subject, *args) compiles."""
+        return cls(key, function.__name__, subject, functools.partial(function, subject, *args))
 
     def pickled(self) -> bytes:
-        """(function, args) for a process that can import both. Raises: what pickle does, where they cannot be."""
+        """The call for a process that can import all of it. Raises: what pickle does, where that is not possible."""
         file = io.BytesIO()
-        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((self.function, self.args))
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(self.call)
         return file.getvalue()
 
 
@@ -97,13 +110,15 @@ def require(request: Request) -> None:
     if not ticket.done:
         raise NotCompiledYet(ticket)
     if ticket.lost:
-        raise KernelError(f"{request.function.__name__}: the compiler died of {request.args[0]}")
+        raise KernelError(f"{request.name}: the compiler died of {request.subject}")
 
 
 class _Pickler(pickle.Pickler):
     """Triton's functions go by name: they hold the Python function that they stand in the place of."""
 
-    def reducer_override(self, value: object) -> Any:
+    def reducer_override(
+        self, value: object
+    ) -> tuple[Callable[[str, str], object], tuple[str, str]] | NotImplementedType:
         function = getattr(value, "fn", None)
         if function is None or not hasattr(value, "cache_key") or isinstance(value, type):
             return NotImplemented

@@ -10,15 +10,18 @@ import dataclasses
 import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from genesis.errors import GenesisError
 
 if TYPE_CHECKING:
-    from cuda.bindings.driver import CUfunction, CUmodule
+    from cuda.bindings.driver import CUfunction, CUmodule, CUresult
     from triton.compiler import ASTSource
     from triton.runtime.jit import JITFunction
 
+T = TypeVar("T")
+U = TypeVar("U")
+Ts = TypeVarTuple("Ts")
 Path = tuple[int, ...]
 CaptureMode = Literal["global", "thread_local", "relaxed"]
 Grid = tuple[int, int, int]
@@ -220,7 +223,12 @@ class GpuDriver(Driver, Protocol):
     def launched(self, device: int, name: str, grid: Grid, stream: int, values: Sequence[object]) -> None:
         """To be called after each launch while watch_launches is true."""
 
-    def check(self, device: int, result: tuple[Any, ...], doing: str) -> Any:
+    @overload
+    def check(self, device: int, result: tuple[CUresult], doing: str) -> tuple[()]: ...
+    @overload
+    def check(self, device: int, result: tuple[CUresult, T], doing: str) -> T: ...
+    @overload
+    def check(self, device: int, result: tuple[CUresult, T, U, *Ts], doing: str) -> tuple[T, U, *Ts]:
         """The value of a call of NVIDIA's driver. Raises: KernelError."""
 
     def load_binary(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 from genesis.backends.cuda.driver.standard_headers import HEADERS
 from genesis.distribution import install_command
@@ -21,7 +21,8 @@ from genesis.errors import CompileError, DeviceError
 if TYPE_CHECKING:
     from cuda.bindings.nvrtc import nvrtcProgram, nvrtcResult
 
-    Result = tuple[nvrtcResult, *tuple[object, ...]]  # of any call
+T = TypeVar("T")
+U = TypeVar("U")
 
 _INSTALL = install_command("cuda")
 _WHEELS = (  # where a header that was not found comes from
@@ -148,8 +149,8 @@ def _names_standard(options: Sequence[str]) -> bool:
 
 
 def _text(
-    ask_size: Callable[[nvrtcProgram], Result],
-    fetch: Callable[[nvrtcProgram, bytearray], Result],
+    ask_size: Callable[[nvrtcProgram], tuple[nvrtcResult, int]],
+    fetch: Callable[[nvrtcProgram, bytearray], tuple[nvrtcResult]],
     program: nvrtcProgram,
 ) -> bytes:
     text = bytearray(_check(ask_size(program)))  # written into: bytes of length 1 are shared by all of Python
@@ -169,9 +170,16 @@ def _explained(file_name: str, arch: str, log: str) -> str:
     return f"{file_name} does not compile for {arch}:\n{log}{hint}"
 
 
-def _check(result: tuple[Any, ...]) -> Any:
-    if int(result[0]) != 0:
-        raise CompileError(f"NVRTC: {_describe(result[0])}")
+@overload
+def _check(result: tuple[nvrtcResult]) -> tuple[()]: ...
+@overload
+def _check(result: tuple[nvrtcResult, T]) -> T: ...
+@overload
+def _check(result: tuple[nvrtcResult, T, U]) -> tuple[T, U]: ...
+def _check(result: tuple[object, ...]) -> object:
+    status: nvrtcResult = result[0]
+    if int(status) != 0:
+        raise CompileError(f"NVRTC: {_describe(status)}")
     return result[1] if len(result) == 2 else result[1:]
 
 

@@ -72,7 +72,7 @@ def compile_kernel(kernel: JITFunction, signature: Signature, compute_capability
     )
     if deferred.is_deferring() and not is_on_disk(source, target, dict(signature.options)):
         key = ("triton", kernel.fn, signature, compute_capability)
-        deferred.require(deferred.Request(key, compile_kernel, (kernel, signature, compute_capability)))
+        deferred.require(deferred.Request.of(key, compile_kernel, kernel, signature, compute_capability))
     with _shared.compiling(target):
         return triton.compile(source, target=target, options=dict(signature.options))
 

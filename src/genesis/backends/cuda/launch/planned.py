@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import RawLaunch
@@ -65,9 +65,9 @@ def planned(plan: Plan[Result]) -> Run[Result]:
     plans: dict[tuple[object, ...], Run[Result]] = {}
     driver.forget_on_switch(plans.clear)
 
-    def make(key: tuple[object, ...], *arguments: Any) -> Run[Result]:
+    def make(key: tuple[object, ...], *arguments: object) -> Run[Result]:
         layouts = [
-            each if each is None or parameter.annotation not in _ARRAYS else each.layout
+            each.layout if isinstance(each, DeviceArray) and parameter.annotation in _ARRAYS else each
             for each, parameter in zip(arguments, parameters.values(), strict=True)
         ]
         if len(plans) >= _MOST_PLANS:
@@ -75,13 +75,13 @@ def planned(plan: Plan[Result]) -> Run[Result]:
         run = plans[key] = plan(*layouts)
         return run
 
-    scope: dict[str, Any] = {"plans": plans, "make": make}
+    scope: dict[str, object] = {"plans": plans, "make": make}
     exec(_source(plan.__name__, parameters, scope), scope)  # a loop over the arguments would cost as much as a launch
-    found: Run[Result] = scope[plan.__name__]
+    found = cast(Run[Result], scope[plan.__name__])
     return functools.update_wrapper(found, plan)
 
 
-def _source(name: str, parameters: Mapping[str, inspect.Parameter], scope: dict[str, Any]) -> str:
+def _source(name: str, parameters: Mapping[str, inspect.Parameter], scope: dict[str, object]) -> str:
     """The text of the function that looks the plan up; defaults go into its scope."""
     declared, keys, arrays, numbers = [], [], [], []
     for each, parameter in parameters.items():

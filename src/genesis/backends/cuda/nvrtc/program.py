@@ -118,7 +118,7 @@ class Program:
             entry = store.read_cached(path)
             if entry is None and deferred.is_deferring():
                 asked = (self, arch, tuple(expressions))
-                deferred.require(deferred.Request(("nvrtc", *asked), Program._cached, asked))
+                deferred.require(deferred.Request.of(("nvrtc", *asked), Program._cached, *asked))
                 entry = store.read_cached(path)
             if entry is None:
                 entry = self.compile(arch, expressions)

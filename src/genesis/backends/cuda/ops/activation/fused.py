@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from genesis import activations
 from genesis.backends.cuda import driver
@@ -46,21 +46,21 @@ driver.forget_on_switch(_plans.clear)
 
 
 @functools.cache
-def forward(activation: str | None, dtype: DType) -> dict[str, Any]:
+def forward(activation: str | None, dtype: DType) -> dict[str, JITFunction | float | None]:
     """The constants FORWARD and NUMBER of a kernel that activates, on arrays of this dtype."""
     functions, number = _find(activation, dtype)
     return {"FORWARD": functions[0], "NUMBER": number}
 
 
 @functools.cache
-def backward(activation: str | None, dtype: DType) -> dict[str, Any]:
+def backward(activation: str | None, dtype: DType) -> dict[str, JITFunction | float | None]:
     """The constants BACKWARD and NUMBER."""
     functions, number = _find(activation, dtype)
     return {"BACKWARD": functions[1], "NUMBER": number}
 
 
 @functools.cache
-def backward_from_kept(activation: str, dtype: DType) -> dict[str, Any]:
+def backward_from_kept(activation: str, dtype: DType) -> dict[str, JITFunction | float | None]:
     """backward() for what conv_act keeps: y of sigmoid and tanh, of the others x, or y if that says the same."""
     found = backward(activation, dtype)
     by_result = _BY_RESULT.get(activations.parse(activation).name)

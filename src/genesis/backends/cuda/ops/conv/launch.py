@@ -14,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Literal, overload
 
 from genesis.backends.cuda.engine import planner
 from genesis.backends.cuda.ops.activation.fused import activate
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
-from genesis.backends.cuda.ops.conv.plan import ConvPlan
+from genesis.backends.cuda.ops.conv.plan import ConvPlan, Result
 from genesis.backends.cuda.ops.conv.plan import Moments as Moments
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.storage.launch import copy, copy_into
@@ -44,7 +44,7 @@ def conv_forward_with_moments(
 ) -> tuple[DeviceArray, Moments | None]:
     """conv_forward, and its result's statistics per channel; None where no kernel finds them by the way."""
     found = _run(FORWARD, (input, weight, bias, None), geometry, statistics=True)
-    return found if type(found) is tuple else (found, None)
+    return found if isinstance(found, tuple) else (found, None)
 
 
 def conv_forward_folded(
@@ -97,7 +97,7 @@ def conv_prepacked(
 
 
 _Operands = tuple[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None]  # two, bias, residual
-_Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], Any]
+_Call = Callable[[DeviceArray, DeviceArray, DeviceArray | None, DeviceArray | None], Result]
 _calls: dict[tuple[object, ...], _Call] = {}
 planner.when_choosing_anew(_calls.clear)
 
@@ -105,10 +105,17 @@ planner.when_choosing_anew(_calls.clear)
 _OPS = {FORWARD: "conv_forward", INPUT_GRAD: "conv_input_grad", WEIGHT_GRAD: "conv_weight_grad"}
 
 
+@overload
+def _run(
+    direction: str, operands: _Operands, geometry: ConvGeometry, result_shape: Shape | None = None,
+    activation: str | None = None,
+) -> DeviceArray: ...  # fmt: skip
+@overload
+def _run(direction: str, operands: _Operands, geometry: ConvGeometry, *, statistics: Literal[True]) -> Result: ...
 def _run(
     direction: str, operands: _Operands, geometry: ConvGeometry, result_shape: Shape | None = None,
     activation: str | None = None, statistics: bool = False,
-) -> Any:  # fmt: skip
+) -> Result:  # fmt: skip
     """result_shape: of gradients, where it does not follow from the operands' shapes."""
     first, second, bias, residual = operands
     precision = get_float32_precision() if first.dtype is float32 else "highest"

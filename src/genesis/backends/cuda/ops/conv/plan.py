@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import planner
@@ -24,6 +24,9 @@ class Moments(NamedTuple):
     rows: int
 
 
+Result: TypeAlias = DeviceArray | tuple[DeviceArray, Moments]
+
+
 class ConvPlan(Plan[ConvProblem]):
     __slots__ = ("_layout",)
 
@@ -34,7 +37,7 @@ class ConvPlan(Plan[ConvProblem]):
 
     def __call__(
         self, first: DeviceArray, second: DeviceArray, bias: DeviceArray | None, residual: DeviceArray | None
-    ) -> Any:  # an array, or with it Moments
+    ) -> Result:
         """The result for these operands, in the problem's layout; on the current stream.
 
         With its statistics, where the problem asks for them: (result, Moments).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict, Unpack
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -40,6 +40,16 @@ def unchanged() -> Callable[[], bool]:
     return lambda: then == _age
 
 
+class _Wanted(TypedDict, total=False):
+    """What one of several convolutions of the same shapes has of its own: fields of its problem."""
+
+    direction: str
+    bias: bool
+    residual: bool
+    activation: str | None
+    statistics: bool
+
+
 class Plans:
     """Convolutions' plans, as they were found."""
 
@@ -50,7 +60,7 @@ class Plans:
         self._may_keep = True
         self._precision = problem.precision if problem.dtype is dtypes.float32 else None
 
-    def add(self, **wanted: Any) -> Ready:
+    def add(self, **wanted: Unpack[_Wanted]) -> Ready:
         problem = dataclasses.replace(self._problem, **wanted)
         if problem.statistics and not families.gives_statistics(problem):
             problem = dataclasses.replace(problem, statistics=False)

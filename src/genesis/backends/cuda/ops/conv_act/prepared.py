@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.engine.candidate import Launch
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.ops.activation.fused import activation_pass
 from genesis.backends.cuda.ops.conv.prepared import Plans, ordered, prepare_copy, problem_of, rounded
@@ -67,8 +68,8 @@ class Backward:
         self.is_current = convolutions.are_current
         self._room = rounded(launches.grad_x.num_bytes)  # the place of what is scratch to all launches
         shared = 0 if launches.partial is None else launches.partial.num_bytes
-        self._input_grad: Callable[..., None] | None = None
-        self._weight_grad: Callable[..., None] | None = None
+        self._input_grad: Launch | None = None
+        self._weight_grad: Launch | None = None
         if needs_input:
             _, self._input_grad, num_bytes, _ = convolutions.add(direction=INPUT_GRAD, residual=has_addend)
             shared = max(shared, num_bytes)

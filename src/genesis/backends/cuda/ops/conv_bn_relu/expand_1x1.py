@@ -7,18 +7,30 @@ wide_hopper.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.activation import fused as activations
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1_hopper as wide_hopper
+from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1_tiles as cut
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import expand_1x1 as kernels
 from genesis.backends.cuda.ops.conv_bn_relu.launches import passed_layout
 from genesis.backends.cuda.ops.storage.launch import copy
-from genesis.backends.cuda.ops.storage.rows import address, channels_last, fresh, layout, layouts, new
+from genesis.backends.cuda.ops.storage.rows import (
+    address,
+    addresses,
+    all_new,
+    channels_last,
+    fresh,
+    layout,
+    layouts,
+    new,
+    saved_layouts,
+)
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
@@ -26,24 +38,25 @@ from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState,
 from genesis.shapes import Shape, contiguous_strides
 
 _MOST_INPUTS = 64  # a program holds all of them; with more, writing the convolution's output was faster
-_PARTIAL_BYTES = 24 << 20  # of partial sums, which are written and read again
-_PART_ROWS = 256  # at least, for each part of a sum
-# As measured on an H200: rows and outputs of a program's block, its warps, blocks on their way at a time, and how many
-# programs there are for each multiprocessor.
-_GRAM = {"BLOCK_M": 64, "STAGES": 4, "num_warps": 4}
-_FORWARD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
-_PRODUCTS = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
-_INPUT_GRAD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
-_GRAM_PARTS, _FORWARD_PROGRAMS, _PRODUCTS_PROGRAMS = 4, 8, 6
 
 _Results = tuple[DeviceArray | None, ...]
 _Affine = tuple[DeviceArray | None, DeviceArray | None]  # gamma, beta
 _Found = tuple[DeviceArray, DeviceArray, DeviceArray]  # mean, inverse deviation, what stands for the output
 _Addresses = tuple[int, ...]
-_plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
-_statistics_plans: dict[tuple[Any, ...], Callable[..., _Found]] = {}
-driver.forget_on_switch(_plans.clear)
-driver.forget_on_switch(_statistics_plans.clear)
+_Key = tuple[object, ...]
+# What plans are called with: x, weight as a matrix, and the rest.
+_Statistics = Callable[[DeviceArray, DeviceArray, DeviceArray | None, NormState[DeviceArray], float], _Found]
+_Finish = Callable[[DeviceArray, DeviceArray, _Affine, _Found, DeviceArray | None], _Results]
+_Forward = Callable[
+    [DeviceArray, DeviceArray, DeviceArray | None, NormState[DeviceArray], DeviceArray | None, float], _Results
+]
+_Backward = Callable[[DeviceArray, _Results, DeviceArray | None], _Results]  # grad, what is saved, addend
+_forwards: dict[_Key, _Forward] = {}
+_statistics: dict[_Key, _Statistics] = {}
+_finishes: dict[_Key, _Finish] = {}
+_backwards: dict[_Key, _Backward] = {}
+for _plans in (_forwards, _statistics, _finishes, _backwards):
+    driver.forget_on_switch(_plans.clear)
 
 
 def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry) -> bool:
@@ -65,11 +78,11 @@ def forward(
     """Compute conv_bn_relu; in place of the convolution's output: the input's mean, the weight times its covariance."""
     x, matrix, residual = channels_last(input), _matrix(weight), channels_last(residual)
     eps = float(options.eps)
-    key: tuple[Any, ...] = (*layouts(x, matrix, bias, *norm, residual), eps, activation)
-    run = _plans.get(key)
+    key = (*layouts(x, matrix, bias, *norm, residual), eps, activation)
+    run = _forwards.get(key)
     if run is None:
         state = NormState(*layouts(*norm))
-        run = _plans[key] = _plan_forward(
+        run = _forwards[key] = _plan_forward(
             x.layout, matrix.layout, layout(bias), state, layout(residual), eps, activation
         )
     return run(x, matrix, bias, norm, residual, options.momentum)
@@ -78,7 +91,7 @@ def forward(
 def _plan_forward(
     x: Layout, weight: Layout, bias: Layout | None, norm: NormState[Layout], residual: Layout | None, eps: float,
     activation: str | None,
-) -> Callable[..., _Results]:  # fmt: skip
+) -> _Forward:  # fmt: skip
     find = _plan_statistics(x, weight, bias, norm, eps)
     finish = _plan_finish(x, weight, norm.gamma, norm.beta, residual, activation)
 
@@ -98,11 +111,11 @@ def statistics(
 ) -> _Found:  # fmt: skip
     """Mean and inverse deviation of the output, and what stands for it."""
     x, matrix, eps = channels_last(input), _matrix(weight), float(options.eps)
-    key: tuple[Any, ...] = (*layouts(x, matrix, bias, *norm[2:]), eps)
-    run = _statistics_plans.get(key)
+    key = (*layouts(x, matrix, bias, *norm[2:]), eps)
+    run = _statistics.get(key)
     if run is None:
         state = NormState(*layouts(*norm))
-        run = _statistics_plans[key] = _plan_statistics(x.layout, matrix.layout, layout(bias), state, eps)
+        run = _statistics[key] = _plan_statistics(x.layout, matrix.layout, layout(bias), state, eps)
     return run(x, matrix, bias, norm, options.momentum)
 
 
@@ -111,16 +124,23 @@ def finish(
     residual: DeviceArray | None, activation: str | None,
 ) -> _Results:  # fmt: skip
     """The rest of forward, of what statistics() gave. affine: gamma and beta."""
-    arrays = (channels_last(input), _matrix(weight), *affine, residual)
-    key: tuple[Any, ...] = ("finish", *layouts(*arrays), activation)
-    run = _plans.get(key)
+    mean, inverse_std, kept, _ = begun
+    assert mean is not None
+    assert inverse_std is not None
+    x, matrix, (gamma, beta) = channels_last(input), _matrix(weight), affine
+    key = (*layouts(x, matrix, gamma, beta, residual), activation)
+    run = _finishes.get(key)
     if run is None:
-        run = _plans[key] = _plan_finish(*key[1:])
-    return run(*arrays[:2], affine, begun[:3], residual)
+        run = _finishes[key] = _plan_finish(
+            x.layout, matrix.layout, layout(gamma), layout(beta), layout(residual), activation
+        )
+    return run(x, matrix, affine, (mean, inverse_std, kept), residual)
 
 
-def _plan_statistics(*key: Any) -> Callable[..., _Found]:
-    partial, gram, state, statistic, launch = StatisticsLaunches.of(*key)
+def _plan_statistics(
+    x: Layout, weight: Layout, bias: Layout | None, norm: NormState[Layout], eps: float
+) -> _Statistics:
+    partial, gram, state, statistic, launch = StatisticsLaunches.of(x, weight, bias, norm, eps)
     device = partial.device_index
 
     def run(
@@ -130,7 +150,7 @@ def _plan_statistics(*key: Any) -> Callable[..., _Found]:
         pieces, products = partial.new(stream), gram.new(stream)
         mean, inverse_std, kept = statistic.new(stream), statistic.new(stream), state.new(stream)
         launch(
-            stream, (mean.data_pointer, inverse_std.data_pointer, kept.data_pointer), tuple(map(address, norm[2:])),
+            stream, (mean.data_pointer, inverse_std.data_pointer, kept.data_pointer), addresses(norm[2:]),
             (pieces.data_pointer, products.data_pointer), (x.data_pointer, weight.data_pointer, address(bias)),
             momentum,
         )  # fmt: skip
@@ -156,14 +176,14 @@ class StatisticsLaunches(NamedTuple):
     ) -> StatisticsLaunches:
         num_inputs, num_outputs, device = x.shape[1], weight.shape[0], x.device_index
         num_rows = x.size // num_inputs
-        parts = _num_parts(num_rows, _GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
+        parts = cut.num_parts(num_rows, cut.GRAM_PARTS, 1, (num_inputs + 1) * num_inputs, device)
         in_hopper = wide_hopper.gram(x)
         if in_hopper is not None:
             parts = wide_hopper.num_programs(num_rows, 0, device)
         partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
-        block_c = _block_c(num_inputs)
+        block_c = cut.block_c(num_inputs)
         add_gram = in_hopper or prepare_raw(
-            kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **_GRAM
+            kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **cut.GRAM
         )
         gram, join = _joining(partial)
         state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
@@ -187,8 +207,11 @@ class StatisticsLaunches(NamedTuple):
         return cls(partial, gram, state, statistic, launch)
 
 
-def _plan_finish(*key: Any) -> Callable[..., _Results]:
-    y, written, normalize = FinishLaunch.of(*key)
+def _plan_finish(
+    x: Layout, weight: Layout, gamma: Layout | None, beta: Layout | None, residual: Layout | None,
+    activation: str | None,
+) -> _Finish:  # fmt: skip
+    y, written, normalize = FinishLaunch.of(x, weight, gamma, beta, residual, activation)
     device = y.device_index
 
     def run(
@@ -199,7 +222,7 @@ def _plan_finish(*key: Any) -> Callable[..., _Results]:
         result, passed = y.new(stream), new(written, stream)
         normalize(
             stream, result.data_pointer, address(passed), x.data_pointer, weight.data_pointer, address(residual),
-            kept.data_pointer, inverse_std.data_pointer, *map(address, affine),
+            kept.data_pointer, inverse_std.data_pointer, *addresses(affine),
         )  # fmt: skip
         return result, mean, inverse_std, kept, passed
 
@@ -211,7 +234,7 @@ class FinishLaunch(NamedTuple):
 
     y: Layout
     passed: Layout | None  # passed_layout()
-    normalize: Callable[..., None]  # stream, y, passed, x, weight, residual, state, inverse deviation, gamma, beta
+    normalize: wide_hopper.Forward  # of stream and addresses, as wide_hopper.forward() names them
 
     @classmethod
     def of(
@@ -227,16 +250,18 @@ class FinishLaunch(NamedTuple):
         channel_stride_one = (num_outputs * size[0] * size[1], 1, num_outputs * size[1], num_outputs)
         y = layout_of(shape, x.dtype, device, channel_stride_one)
         passed = passed_layout(y, activation)
-        tile = _fitted(_FORWARD, num_rows, num_outputs)
+        tile = cut.fitted(cut.FORWARD, num_rows, num_outputs)
         blocks = -(-num_outputs // tile["BLOCK_K"])
-        walks = min(-(-num_rows // tile["BLOCK_M"]), max(1, _FORWARD_PROGRAMS * _num_multiprocessors(device) // blocks))
+        walks = min(
+            -(-num_rows // tile["BLOCK_M"]), max(1, cut.FORWARD_PROGRAMS * cut.num_multiprocessors(device) // blocks)
+        )
         in_hopper = None
         if activation in (None, "relu"):
             in_hopper = wide_hopper.forward(x, weight, residual, gamma, beta, activation == "relu")
         normalize = in_hopper or prepare_raw(
             kernels._wide_forward_kernel, device, (walks * blocks,),
             (y, passed, x, weight, residual, state, statistic, gamma, beta), num_rows, num_inputs, num_outputs,
-            **activations.forward(activation, x.dtype), BLOCK_C=_block_c(num_inputs), **tile,
+            **activations.forward(activation, x.dtype), BLOCK_C=cut.block_c(num_inputs), **tile,
         )  # fmt: skip
         return cls(y, passed, normalize)
 
@@ -248,25 +273,25 @@ def backward(
     input, weight, _, gamma, _, _, inverse_std, state, passed = saved
     x, matrix = channels_last(input), _matrix(weight)
     addend = channels_last(addend) if needs[0] else None
-    key: tuple[Any, ...] = (*layouts(grad, x, matrix, *saved[2:], addend), activation, *needs)
-    run = _plans.get(key)
+    key = (*layouts(grad, x, matrix, *saved[2:], addend), activation, *needs)
+    run = _backwards.get(key)
     if run is None:
-        of_saved = SavedConvNorm(x.layout, matrix.layout, *layouts(*saved[2:]))
-        run = _plans[key] = _plan_backward(grad.layout, of_saved, activation, layout(addend), needs)
+        of_saved = saved_layouts(saved)._replace(input=x.layout, weight=matrix.layout)
+        run = _backwards[key] = _plan_backward(grad.layout, of_saved, activation, layout(addend), needs)
     return run(grad, (x, matrix, gamma, inverse_std, state, passed), addend)
 
 
-def _plan_backward(*how: Any) -> Callable[..., _Results]:
-    launches = BackwardLaunches.of(*how)
-    device = launches.scratch[0].device_index  # type: ignore[union-attr]
+def _plan_backward(
+    grad: Layout, saved: SavedConvNorm[Layout], activation: str | None, addend: Layout | None, needs: tuple[bool, ...]
+) -> _Backward:
+    gradients, scratch, launch = BackwardLaunches.of(grad, saved, activation, addend, needs)
+    device = scratch[0].device_index  # type: ignore[union-attr]
 
     def run(grad: DeviceArray, saved: _Results, addend: DeviceArray | None) -> _Results:
         stream = streams.current_handle(device)
-        outputs = tuple([new(layout, stream) for layout in launches.gradients])
-        scratch = [new(layout, stream) for layout in launches.scratch]
-        launches.launch(
-            stream, tuple(map(address, outputs)), tuple(map(address, scratch)), grad.data_pointer,
-            tuple(map(address, saved)), address(addend),
+        outputs, room = all_new(gradients, stream), all_new(scratch, stream)
+        launch(
+            stream, addresses(outputs), addresses(room), grad.data_pointer, addresses(saved), address(addend)
         )  # fmt: skip
         return outputs
 
@@ -338,13 +363,13 @@ def _sizes(saved: SavedConvNorm[Layout]) -> tuple[int, int, int]:
 
 def _multiplying(
     grad: Layout, saved: SavedConvNorm[Layout], activation: str | None, grad_residual: Layout | None
-) -> tuple[Layout, Callable[..., None]]:
+) -> tuple[Layout, wide_hopper.Products]:
     """Layout of the products' partial sums, and run(stream, these, residual's gradient, grad, passed, x, state)."""
     x, state, device = saved.input, saved.kept, saved.input.device_index
     num_rows, num_inputs, num_outputs = _sizes(saved)
-    tile = _fitted(_PRODUCTS, num_rows, num_outputs)
+    tile = cut.fitted(cut.PRODUCTS, num_rows, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
-    parts = _num_parts(num_rows, _PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
+    parts = cut.num_parts(num_rows, cut.PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
     in_hopper = None
     if activation in (None, "relu"):
         in_hopper = wide_hopper.products(grad, x, saved.weight.shape)
@@ -353,7 +378,7 @@ def _multiplying(
     partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
     multiply = in_hopper or prepare_raw(
         kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, saved.passed, x, state),
-        num_rows, num_inputs, num_outputs, **activations.backward(activation, x.dtype), BLOCK_C=_block_c(num_inputs),
+        num_rows, num_inputs, num_outputs, **activations.backward(activation, x.dtype), BLOCK_C=cut.block_c(num_inputs),
         **tile,
     )  # fmt: skip
     return partial, multiply
@@ -362,7 +387,7 @@ def _multiplying(
 def _finding_parameter_grads(
     saved: SavedConvNorm[Layout], gradients: tuple[Layout | None, ...], taps: tuple[Layout | None, ...],
     products: Layout,
-) -> Callable[..., None]:  # fmt: skip
+) -> RawLaunch:  # fmt: skip
     """run(stream, gradients of weight, gamma, beta, bias, taps, products, state, weight, inverse deviation, gamma)"""
     grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, _ = gradients
     num_rows, num_inputs, num_outputs = _sizes(saved)
@@ -370,7 +395,7 @@ def _finding_parameter_grads(
     return prepare_raw(
         kernels._wide_parameter_grads_kernel, saved.input.device_index, (programs,),
         (grad_weight, grad_gamma, grad_beta, grad_bias, *taps, products, saved.kept, saved.weight, saved.inverse_std,
-         saved.gamma), num_rows, num_inputs, num_outputs, BLOCK_K=16, BLOCK_C=_block_c(num_inputs), BLOCK_I=16,
+         saved.gamma), num_rows, num_inputs, num_outputs, BLOCK_K=16, BLOCK_C=cut.block_c(num_inputs), BLOCK_I=16,
         BLOCK_L=64,
     )  # fmt: skip
 
@@ -378,22 +403,22 @@ def _finding_parameter_grads(
 def _finding_input_grad(
     grad: Layout, sources: tuple[Layout | None, ...], saved: SavedConvNorm[Layout], activation: str | None,
     taps: tuple[Layout | None, ...], addend: Layout | None,
-) -> Callable[..., None]:  # fmt: skip
+) -> wide_hopper.InputGrad:  # fmt: skip
     """run(stream, input's gradient, addend, sources, x, state, taps). sources: the gradient, and what passed of it."""
     x = saved.input
     num_rows, num_inputs, num_outputs = _sizes(saved)
-    tile = _fitted(_INPUT_GRAD, num_rows, num_outputs)
+    tile = cut.fitted(cut.INPUT_GRAD, num_rows, num_outputs)
     in_hopper = None
     if activation in (None, "relu") or sources[1] is None:
         in_hopper = wide_hopper.input_grad(grad, x, saved.weight.shape, addend)
     return in_hopper or prepare_raw(
         kernels._wide_input_grad_kernel, x.device_index, (-(-num_rows // tile["BLOCK_M"]),),
         (fresh(x), addend, *sources, x, saved.kept, *taps), num_rows, num_inputs, num_outputs,
-        **activations.backward(activation, x.dtype), BLOCK_C=_block_c(num_inputs), **tile,
+        **activations.backward(activation, x.dtype), BLOCK_C=cut.block_c(num_inputs), **tile,
     )  # fmt: skip
 
 
-def _joining(partial: Layout) -> tuple[Layout, Callable[..., None]]:
+def _joining(partial: Layout) -> tuple[Layout, Callable[[int, int, int], None]]:
     """The layout of the sum over the first dimension, and what computes it: (stream, its address, partial's)."""
     num_parts, *shape = partial.shape
     out = layout_of(tuple(shape), partial.dtype, partial.device_index)
@@ -402,27 +427,6 @@ def _joining(partial: Layout) -> tuple[Layout, Callable[..., None]]:
         PARTS=tiles.power_of_2(num_parts), BLOCK=32,
     )  # fmt: skip
     return out, join
-
-
-def _block_c(num_inputs: int) -> int:
-    return max(tiles.power_of_2(num_inputs), 16)
-
-
-def _num_parts(num_rows: int, per_multiprocessor: int, num_blocks: int, sums_per_part: int, device: int) -> int:
-    """Choose enough parts to keep the multiprocessors busy, each with enough rows, in bounded memory."""
-    wanted = per_multiprocessor * _num_multiprocessors(device) // num_blocks
-    return max(1, min(wanted, num_rows // _PART_ROWS, _PARTIAL_BYTES // (4 * sums_per_part)))
-
-
-def _num_multiprocessors(device: int) -> int:
-    return driver.get().properties(device).multiprocessor_count
-
-
-def _fitted(tile: dict[str, int], num_rows: int, num_outputs: int) -> dict[str, int]:
-    """No larger than the problem."""
-    block_m = min(max(tiles.power_of_2(num_rows), 16), tile["BLOCK_M"])
-    block_k = min(max(tiles.power_of_2(num_outputs), 16), tile["BLOCK_K"])
-    return {**tile, "BLOCK_M": block_m, "BLOCK_K": block_k}
 
 
 def _matrix(weight: DeviceArray) -> DeviceArray:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver.interface import AddressLaunch
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.candidates.with_residual_pass import adder
 from genesis.backends.cuda.runtime.array import Layout
@@ -26,7 +27,11 @@ _THREADS = 384
 _BOX, _WEIGHT_BOX = (1, _ROWS, 64), (1, _COLUMNS, 64)
 _VECTOR_BYTES = {dtypes.float32: 4, dtypes.bfloat16: 2}  # of an element of gamma and beta
 
-Launch = Callable[..., None]
+# Of the stream and addresses: each function below names them.
+Gram = Callable[[int, int, int], None]
+Forward = Callable[[int, int, int, int, int, int, int, int, int, int], None]
+Products = Callable[[int, int, int, int, int, int, int], None]
+InputGrad = Callable[[int, int, int, int, int, int, int, int, int, int], None]
 
 
 class Kernel(NamedTuple):
@@ -65,7 +70,7 @@ def num_programs(num_rows: int, num_outputs: int, device: int) -> int:
     return max(1, min(-(-num_rows // _ROWS), processors // max(1, num_outputs // _COLUMNS)))
 
 
-def gram(x: Layout) -> Launch | None:
+def gram(x: Layout) -> Gram | None:
     """run(stream, partial, x), partial of num_programs() parts"""
     num_rows, num_inputs = _rows(x), x.shape[1]
     if not _supports(num_rows, num_inputs, _COLUMNS, x):
@@ -76,7 +81,7 @@ def gram(x: Layout) -> Launch | None:
 
 def forward(
     x: Layout, weight: Layout, residual: Layout | None, gamma: Layout | None, beta: Layout | None, relu: bool
-) -> Launch | None:
+) -> Forward | None:
     """run(stream, y, passed, x, weight, residual, state, inverse_std, gamma, beta)"""
     num_rows, (num_outputs, num_inputs) = _rows(x), weight.shape
     types = {vector.dtype for vector in (gamma, beta) if vector is not None} or {dtypes.float32}
@@ -94,7 +99,7 @@ def forward(
     return run
 
 
-def products(grad: Layout, x: Layout, weight_shape: Shape) -> Launch | None:
+def products(grad: Layout, x: Layout, weight_shape: Shape) -> Products | None:
     """run(stream, partial, grad_residual, grad, passed, x, state), partial of 2 · num_programs() parts"""
     num_rows, (num_outputs, num_inputs) = _rows(x), weight_shape
     if not _supports(num_rows, num_inputs, num_outputs, x, grad):
@@ -106,7 +111,7 @@ def products(grad: Layout, x: Layout, weight_shape: Shape) -> Launch | None:
     )
 
 
-def input_grad(grad: Layout, x: Layout, weight_shape: Shape, addend: Layout | None = None) -> Launch | None:
+def input_grad(grad: Layout, x: Layout, weight_shape: Shape, addend: Layout | None = None) -> InputGrad | None:
     """run(stream, grad_input, addend, grad, passed, x, state, scaled, projection, constant)"""
     num_rows, (num_outputs, num_inputs) = _rows(x), weight_shape
     if num_outputs != _COLUMNS or not _supports(num_rows, num_inputs, num_outputs, x, grad):
@@ -144,7 +149,7 @@ def _supports(num_rows: int, num_inputs: int, num_outputs: int, *arrays: Layout 
 def _prepare(
     kernel: Kernel, device: int, maps: list[tuple[int, int, tuple[int, int, int]]], num_addresses: int,
     sizes: tuple[int, int, int], vector_bytes: int = 4, relu: bool = False,
-) -> Launch:  # fmt: skip
+) -> AddressLaunch:  # fmt: skip
     """maps: rows, columns and box of the arrays that the copy engine moves. sizes: rows, inputs, outputs."""
     from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
 

@@ -7,7 +7,6 @@ once and found by a look-up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.conv.launch import (
@@ -20,16 +19,42 @@ from genesis.backends.cuda.ops.conv.launch import (
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
 from genesis.backends.cuda.ops.storage.launch import copy_into
-from genesis.backends.cuda.ops.storage.rows import address, channels_last, dense, layout, layouts, new
+from genesis.backends.cuda.ops.storage.rows import (
+    address,
+    addresses,
+    all_new,
+    channels_last,
+    dense,
+    layout,
+    layouts,
+    new,
+    saved_layouts,
+)
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
-from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm, is_output, record
 
 _Results = tuple[DeviceArray | None, ...]
-_plans: dict[tuple[Any, ...], Callable[..., _Results]] = {}
-_statistics_plans: dict[tuple[Any, ...], Callable[..., tuple[DeviceArray, DeviceArray]]] = {}
-driver.forget_on_switch(_plans.clear)
-driver.forget_on_switch(_statistics_plans.clear)
+_Key = tuple[object, ...]
+_MaybeArray = DeviceArray | None
+# What plans are called with. x, statistics in parts where they came with x, norm, residual, momentum:
+_Forward = Callable[[DeviceArray, _MaybeArray, NormState[DeviceArray], _MaybeArray, float], _Results]
+_FindStatistics = Callable[[DeviceArray, _MaybeArray, NormState[DeviceArray], float], tuple[DeviceArray, DeviceArray]]
+# x, gamma, beta, mean, inverse deviation or variance, residual:
+_Finish = Callable[[DeviceArray, _MaybeArray, _MaybeArray, DeviceArray, DeviceArray, _MaybeArray], _Results]
+# grad, bias, gamma, beta, mean, inverse deviation, what was kept, what passed:
+_Backward = Callable[
+    [
+        DeviceArray, _MaybeArray, _MaybeArray, _MaybeArray, DeviceArray, DeviceArray, DeviceArray, _MaybeArray,
+    ],
+    _Results,
+]  # fmt: skip
+_forwards: dict[_Key, _Forward] = {}
+_statistics_plans: dict[_Key, _FindStatistics] = {}
+_finishes: dict[_Key, _Finish] = {}
+_backwards: dict[_Key, _Backward] = {}
+for _plans in (_forwards, _statistics_plans, _finishes, _backwards):
+    driver.forget_on_switch(_plans.clear)
 
 
 def conv_bn_relu(
@@ -81,26 +106,28 @@ def conv_bn_finish(
     has_found = mean is not None
     if not has_found:
         mean, inverse_std = dense(running_mean), dense(running_var)
-    arrays = (kept, gamma, beta, mean, inverse_std, residual)
-    key: tuple[Any, ...] = ("finish", *layouts(*arrays), has_found, float(eps), activation)
-    run = _plans.get(key)
+    assert mean is not None
+    assert inverse_std is not None
+    key = (*layouts(kept, gamma, beta, mean, inverse_std, residual), has_found, float(eps), activation)
+    run = _finishes.get(key)
     if run is None:
-        running = (None, None) if has_found else layouts(mean, inverse_std)
-        state = NormState(*layouts(gamma, beta), *running)
-        run = _plans[key] = _plan_finish(kept.layout, state, layout(residual), float(eps), activation)
-    return run(*arrays)
+        running = (None, None) if has_found else (mean.layout, inverse_std.layout)
+        state = NormState(layout(gamma), layout(beta), *running)
+        run = _finishes[key] = _plan_finish(kept.layout, state, layout(residual), float(eps), activation)
+    return run(kept, gamma, beta, mean, inverse_std, residual)
 
 
 def _dense(norm: NormState[DeviceArray]) -> NormState[DeviceArray]:
     gamma, beta, mean, var, count = norm
-    return NormState(dense(gamma), dense(beta), dense(mean), dense(var), count)
+    return record(NormState, (dense(gamma), dense(beta), dense(mean), dense(var), count))
 
 
 def _write_back(norm: NormState[DeviceArray], state: NormState[DeviceArray]) -> None:
     """Into norm: the running statistics that have changed in state, where _dense() made copies of them."""
-    for statistic, changed in ((norm.running_mean, state.running_mean), (norm.running_var, state.running_var)):
-        if statistic is not changed:
-            copy_into(statistic, changed)  # type: ignore[arg-type]
+    if norm.running_mean is not state.running_mean:
+        copy_into(norm.running_mean, state.running_mean)  # type: ignore[arg-type]
+    if norm.running_var is not state.running_var:
+        copy_into(norm.running_var, state.running_var)  # type: ignore[arg-type]
 
 
 def _statistics(
@@ -122,12 +149,12 @@ def _normalize(
     partial, rows = (None, 0) if moments is None else moments
     residual = channels_last(residual)
     training, momentum, eps = options
-    key: tuple[Any, ...] = (*layouts(x, partial, *norm, residual), rows, training, float(eps), activation)
-    run = _plans.get(key)
+    key = (*layouts(x, partial, *norm, residual), rows, training, float(eps), activation)
+    run = _forwards.get(key)
     if run is None:
         given, state = (layout(partial), rows), NormState(*layouts(*norm))
         plan = _plan_forward if training else _plan_inference
-        run = _plans[key] = plan(x.layout, given, state, layout(residual), float(eps), activation)
+        run = _forwards[key] = plan(x.layout, given, state, layout(residual), float(eps), activation)
     return run(x, partial, norm, residual, momentum)
 
 
@@ -136,7 +163,7 @@ _Given = tuple[Layout | None, int]  # statistics in parts, of blocks of so many 
 
 def _plan_forward(
     x: Layout, given: _Given, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
-) -> Callable[..., _Results]:
+) -> _Forward:
     find = _plan_statistics(x, given, norm, eps)
     finish = _plan_finish(x, NormState(norm.gamma, norm.beta, None, None), residual, eps, activation)
 
@@ -152,14 +179,21 @@ def _plan_forward(
 
 def _plan_inference(
     x: Layout, given: _Given, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
-) -> Callable[..., _Results]:
+) -> _Forward:
     normalize = _plan_finish(x, norm, residual, eps, activation)
-    return lambda x, parts, norm, residual, momentum: normalize(x, *norm[:4], residual)
+
+    def run(
+        x: DeviceArray, parts: _MaybeArray, norm: NormState[DeviceArray], residual: _MaybeArray, momentum: float
+    ) -> _Results:
+        gamma, beta, mean, var, _ = norm
+        assert mean is not None
+        assert var is not None
+        return normalize(x, gamma, beta, mean, var, residual)
+
+    return run
 
 
-def _plan_statistics(
-    x: Layout, given: _Given, norm: NormState[Layout], eps: float
-) -> Callable[..., tuple[DeviceArray, DeviceArray]]:
+def _plan_statistics(x: Layout, given: _Given, norm: NormState[Layout], eps: float) -> _FindStatistics:
     """Mean and inverse deviation in training."""
     partial, statistic, sum_up, join = StatisticsLaunches.of(x, given, norm, eps)
     device = x.device_index
@@ -172,7 +206,7 @@ def _plan_statistics(
         if sum_up is not None:
             parts = partial.new(stream)
             sum_up(stream, parts.data_pointer, x.data_pointer)
-        join(stream, mean.data_pointer, inverse_std.data_pointer, *map(address, norm[2:]), address(parts), momentum)
+        join(stream, mean.data_pointer, inverse_std.data_pointer, *addresses(norm[2:]), address(parts), momentum)
         return mean, inverse_std
 
     return run
@@ -180,7 +214,7 @@ def _plan_statistics(
 
 def _plan_finish(
     x: Layout, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
-) -> Callable[..., _Results]:
+) -> _Finish:
     """The pass that normalizes, adds and activates. norm: without running statistics where others have been found."""
     y, written, statistic, normalize = FinishLaunch.of(x, norm, residual, eps, activation)
     device, has_found = x.device_index, norm.running_mean is None
@@ -212,16 +246,16 @@ def conv_bn_relu_backward(
         passed = channels_last(passed)
     grad, gamma, beta = channels_last(grad), dense(gamma), dense(beta)
     if not is_output(kept):
-        saved = SavedConvNorm(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
+        if gamma is not saved[3] or beta is not saved[4] or passed is not saved[8]:  # else saved is as it should be
+            saved = SavedConvNorm(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
         return wide_conv_bn_relu.backward(grad, saved, activation, needs, addend)
     needs_input, needs_weight, *rest = needs
     arrays = (grad, bias, gamma, beta, dense(mean), inverse_std, channels_last(kept), passed)
-    key: tuple[Any, ...] = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)
-    run = _plans.get(key)
+    key = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)
+    run = _backwards.get(key)
     if run is None:
-        grad_layout, *of_saved = layouts(*arrays)
-        known: SavedConvNorm[Any] = SavedConvNorm(input.layout, weight.layout, *of_saved)
-        run = _plans[key] = _plan_backward(grad_layout, known, training, activation, needs)
+        known = saved_layouts(SavedConvNorm(input, weight, *arrays[1:]))
+        run = _backwards[key] = _plan_backward(grad.layout, known, training, activation, needs)
     grad_x, *others = run(*arrays)
     grad_input = grad_weight = None
     if grad_x is not None and needs_input:
@@ -231,9 +265,11 @@ def conv_bn_relu_backward(
     return grad_input, grad_weight, *others
 
 
-def _plan_backward(*how: Any) -> Callable[..., _Results]:
+def _plan_backward(
+    grad: Layout, saved: SavedConvNorm[Layout], training: bool, activation: str | None, needs: tuple[bool, ...]
+) -> _Backward:
     """Gradients of the convolution's output, its bias, gamma, beta, residual."""
-    launches = BackwardLaunches.of(*how)
+    launches = BackwardLaunches.of(grad, saved, training, activation, needs)
     device, scratch, launch = launches.scratch.device_index, launches.scratch, launches.launch
     gradients = launches.gradients
 
@@ -242,11 +278,11 @@ def _plan_backward(*how: Any) -> Callable[..., _Results]:
         mean: DeviceArray, inverse_std: DeviceArray, kept: DeviceArray, passed: DeviceArray | None,
     ) -> _Results:  # fmt: skip
         stream = streams.current_handle(device)
-        outputs = tuple([new(layout, stream) for layout in gradients])
+        outputs = all_new(gradients, stream)
         room = scratch.new(stream)
         vectors = (mean.data_pointer, inverse_std.data_pointer, address(gamma), address(beta))
         launch(
-            stream, address(outputs[0]), list(map(address, outputs[1:])), room.data_pointer, grad.data_pointer,
+            stream, address(outputs[0]), addresses(outputs[1:]), room.data_pointer, grad.data_pointer,
             address(passed), kept.data_pointer, vectors,
         )  # fmt: skip
         return outputs

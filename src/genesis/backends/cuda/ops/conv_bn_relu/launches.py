@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from genesis import dtypes
+from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.activation import fused as activations
 from genesis.backends.cuda.ops.conv.statistics import STAGES, Joining, Pass, Sums, rows_and_channels, statistics_pass
@@ -21,7 +22,7 @@ class StatisticsLaunches(NamedTuple):
     partial: Layout
     statistic: Layout
     sum_up: Callable[[int, int, int], None] | None  # stream, partial, x
-    join: Callable[..., None]  # stream, mean, inverse deviation, running mean and variance, count, partial, momentum
+    join: RawLaunch  # stream, mean, inverse deviation, running mean and variance, count, partial, momentum
 
     @classmethod
     def of(cls, x: Layout, given: tuple[Layout | None, int], norm: NormState[Layout], eps: float) -> StatisticsLaunches:
@@ -60,7 +61,7 @@ class FinishLaunch(NamedTuple):
     passed: Layout | None  # passed_layout(), where the backward could not tell
     statistic: Layout
     # stream, y, passed, x, residual, mean, inverse deviation, running mean and variance, gamma, beta
-    normalize: Callable[..., None]
+    normalize: RawLaunch
 
     @classmethod
     def of(

@@ -7,9 +7,10 @@ calls in a row share is found once; is_current() says whether it still holds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.engine.candidate import Launch
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.ops.activation import fused as activations
 from genesis.backends.cuda.ops.conv.prepared import Plans, ordered, prepare_copy, problem_of, rounded
@@ -73,7 +74,7 @@ class Training:
         self.statistic = layout_of(shape[1:2], statistics_dtype(x.dtype), x.device_index)
         self.inverse_std = rounded(self.statistic.num_bytes)  # its place in the block
         self.passed = 2 * self.inverse_std
-        self._finishes: dict[tuple[bool, str | None], Any] = {}
+        self._finishes: dict[tuple[bool, str | None], FinishLaunch] = {}
         self._prepare_begin()
 
     def _prepare_begin(self) -> None:
@@ -137,8 +138,10 @@ class Training:
             return None
         return self._backward(grad, self.tells(has_residual, activation), activation, needs, has_addend)
 
-    def _backward(self, *how: Any) -> Backward | WideBackward:
-        return Backward(self, *how)
+    def _backward(
+        self, grad: Layout, tells: int, activation: str | None, needs: tuple[bool, ...], has_addend: bool
+    ) -> Backward | WideBackward:
+        return Backward(self, grad, tells, activation, needs, has_addend)
 
     def saved(self, weight: Layout, tells: int) -> SavedConvNorm[Layout]:
         """The operands of the backward, with the weight as the kernels take it."""
@@ -159,6 +162,7 @@ class WideTraining(Training):
             self.x, self.matrix, bias, norm, self.eps
         )
         self._gram = rounded(partial.num_bytes)  # its place in scratch
+        self._wide_finishes: dict[tuple[bool, str | None], wide_conv_bn_relu.FinishLaunch] = {}
         self.scratch = self._gram + gram.num_bytes
 
     def tells(self, has_residual: bool, activation: str | None) -> int:
@@ -180,17 +184,19 @@ class WideTraining(Training):
         activation: str | None,
     ) -> None:  # fmt: skip
         gamma, beta = affine
-        found = self._finishes.get((residual != 0, activation))
+        found = self._wide_finishes.get((residual != 0, activation))
         if found is None:
             vectors, added = self.operands.norm[:2], self.y if residual else None
             found = wide_conv_bn_relu.FinishLaunch.of(self.x, self.matrix, *vectors, added, activation)
-            self._finishes[residual != 0, activation] = found
+            self._wide_finishes[residual != 0, activation] = found
         passed = 0 if found.passed is None else block + self.passed
         x, weight = operands
         found.normalize(stream, y, passed, x, weight, residual, kept, block + self.inverse_std, gamma, beta)
 
-    def _backward(self, *how: Any) -> WideBackward:
-        return WideBackward(self, *how)
+    def _backward(
+        self, grad: Layout, tells: int, activation: str | None, needs: tuple[bool, ...], has_addend: bool
+    ) -> WideBackward:
+        return WideBackward(self, grad, tells, activation, needs, has_addend)
 
 
 class Backward:
@@ -211,8 +217,8 @@ class Backward:
         self.is_current = convolutions.are_current
         self._room = 0 if grad_x is None else rounded(grad_x.num_bytes)  # the place of what is scratch to all launches
         shared = launches.scratch.num_bytes
-        self._input_grad: Callable[..., None] | None = None
-        self._weight_grad: Callable[..., None] | None = None
+        self._input_grad: Launch | None = None
+        self._weight_grad: Launch | None = None
         if needs_input:
             _, self._input_grad, num_bytes, _ = convolutions.add(direction=INPUT_GRAD, residual=has_addend)
             shared = max(shared, num_bytes)

@@ -218,6 +218,7 @@ def batch_norm(
                 storage.copy_into(statistic, changed)  # type: ignore[arg-type]
     else:
         mean, inverse_std = own_mean, apply(kernels._inverse_std_kernel, own_var, eps)
+    assert mean is not None
     y = normalize(x, mean, inverse_std, weight, bias, channel_rows(x.layout))
     return y, mean, inverse_std
 

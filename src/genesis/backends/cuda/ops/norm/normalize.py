@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.launch.planned import Run, Varying, into_new, planned
@@ -56,7 +56,7 @@ def channel_rows(x: Layout) -> Rows:
 def statistics(
     x: Layout, running_mean: Layout | None, running_var: Layout | None, dims: Shape, momentum: Varying, eps: float,
     centered: bool,
-) -> Run[tuple[Any, DeviceArray]]:  # fmt: skip
+) -> Run[tuple[DeviceArray | None, DeviceArray]]:  # fmt: skip
     """run(x, running_mean, running_var, momentum): mean if centered, and inverse deviation over these dimensions."""
     plan, device, wide = walk(x, dims, least_tiles=reduction.MOMENTS), x.device_index, accumulator(x.dtype)
     statistic = layout_of((plan.num_kept,), wide, device)

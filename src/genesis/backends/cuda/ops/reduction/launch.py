@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, overload
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import RawLaunch
@@ -142,16 +142,32 @@ def logsumexp_parts(x: Layout, dim: int) -> Callable[[DeviceArray], tuple[Device
     return _logsumexp(x, plan, (part, part))
 
 
-def _logsumexp(x: Layout, plan: Walk, results: tuple[Layout, Layout | None]) -> Run[tuple[DeviceArray, Any]]:
+@overload
+def _logsumexp(x: Layout, plan: Walk, results: tuple[Layout, Layout]) -> Run[tuple[DeviceArray, DeviceArray]]: ...
+@overload
+def _logsumexp(x: Layout, plan: Walk, results: tuple[Layout, None]) -> Run[tuple[DeviceArray, DeviceArray | None]]: ...
+def _logsumexp(
+    x: Layout, plan: Walk, results: tuple[Layout, Layout | None]
+) -> Run[tuple[DeviceArray, DeviceArray | None]]:
     accumulate = accumulator(x.dtype)
     constants = {"ACCUMULATE": COMPUTE[accumulate]}
     return _of_pairs(kernels._logsumexp_kernel, x, plan, results, (accumulate, accumulate), constants)
 
 
+@overload
+def _of_pairs(
+    kernel: JITFunction, x: Layout, plan: Walk, results: tuple[Layout, Layout], parts: tuple[DType, DType],
+    constants: dict[str, object], turned: bool = False,
+) -> Run[tuple[DeviceArray, DeviceArray]]: ...  # fmt: skip
+@overload
 def _of_pairs(
     kernel: JITFunction, x: Layout, plan: Walk, results: tuple[Layout, Layout | None], parts: tuple[DType, DType],
     constants: dict[str, object], turned: bool = False,
-) -> Run[tuple[DeviceArray, Any]]:  # fmt: skip
+) -> Run[tuple[DeviceArray, DeviceArray | None]]: ...  # fmt: skip
+def _of_pairs(
+    kernel: JITFunction, x: Layout, plan: Walk, results: tuple[Layout, Layout | None], parts: tuple[DType, DType],
+    constants: dict[str, object], turned: bool = False,
+) -> Run[tuple[DeviceArray, DeviceArray | None]]:  # fmt: skip
     """run(x): the results of a kernel that makes two arrays of one or, where x is split, of the two that it made first.
 
     Args:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import overload
 
 from genesis import dtypes
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
+from genesis.records import SavedConvNorm
 from genesis.shapes import channels_last_strides, equivalent
 
 
@@ -47,6 +49,15 @@ def layouts(*arrays: DeviceArray | None) -> tuple[Layout | None, ...]:
     return tuple([None if x is None else x._layout or x.layout for x in arrays])
 
 
+def saved_layouts(saved: SavedConvNorm[DeviceArray]) -> SavedConvNorm[Layout]:
+    """The layouts of what a backward needs."""
+    input, weight, bias, gamma, beta, mean, inverse_std, kept, passed = saved
+    return SavedConvNorm(
+        input.layout, weight.layout, layout(bias), layout(gamma), layout(beta), mean.layout, inverse_std.layout,
+        kept.layout, layout(passed),
+    )  # fmt: skip
+
+
 def fresh(layout: Layout) -> Layout:
     """Layout of new arrays in the same shape, dtype and order."""
     return layout_of(layout.shape, layout.dtype, layout.device_index, layout.strides)
@@ -57,9 +68,19 @@ def new(layout: Layout | None, stream: int) -> DeviceArray | None:
     return None if layout is None else layout.new(stream)
 
 
+def all_new(layouts: Iterable[Layout | None], stream: int) -> tuple[DeviceArray | None, ...]:
+    """New arrays of layouts; None stays None."""
+    return tuple([None if layout is None else layout.new(stream) for layout in layouts])
+
+
 def address(x: DeviceArray | None) -> int:
     """Address of the first element; 0 for None."""
     return 0 if x is None else x.data_pointer
+
+
+def addresses(arrays: Iterable[DeviceArray | None]) -> tuple[int, ...]:
+    """Addresses of the first elements; 0 for None."""
+    return tuple([0 if x is None else x.data_pointer for x in arrays])
 
 
 def statistics_dtype(dtype: DType) -> DType:

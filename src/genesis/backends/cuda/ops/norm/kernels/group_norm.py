@@ -385,6 +385,8 @@ def _specimens(dtype, wide, steps, width, places, channels):
     tiles = {"BLOCK_ROWS": 64, "BLOCK_MEMBERS": 16, "BLOCK_SAMPLES": 16, "BLOCK_CHANNELS": 64}
     totals = (wide, wide, dtype, dtype, wide, wide, dtype, 2, 32, 10, 1, 1e-4)
     yield Specimen(_group_gradients_kernel, totals, {"COMPUTE": COMPUTE[wide], **tiles})
+    totals = (None, None, dtype, dtype, wide, wide, None, 2, 32, 10, 0, 1e-4)  # of an input without a gradient
+    yield Specimen(_group_gradients_kernel, totals, {"COMPUTE": COMPUTE[wide], **tiles})
     yield Specimen(_group_apply_backward_kernel, (dtype, *arrays, wide, wide, *shape, 64, 10), backward)
 
 

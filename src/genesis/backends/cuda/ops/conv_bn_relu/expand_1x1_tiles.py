@@ -1,0 +1,37 @@
+"""How the passes of the 1×1 expansion are cut: tiles of the Triton kernels, and parts of their sums."""
+
+from __future__ import annotations
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.launch import tiles
+
+_PARTIAL_BYTES = 24 << 20  # of partial sums, which are written and read again
+_PART_ROWS = 256  # at least, for each part of a sum
+# As measured on an H200: rows and outputs of a program's block, its warps, blocks on their way at a time, and how many
+# programs there are for each multiprocessor.
+GRAM = {"BLOCK_M": 64, "STAGES": 4, "num_warps": 4}
+FORWARD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
+PRODUCTS = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
+INPUT_GRAD = {"BLOCK_M": 64, "BLOCK_K": 64, "STAGES": 3, "num_warps": 4}
+GRAM_PARTS, FORWARD_PROGRAMS, PRODUCTS_PROGRAMS = 4, 8, 6
+
+
+def block_c(num_inputs: int) -> int:
+    return max(tiles.power_of_2(num_inputs), 16)
+
+
+def num_parts(num_rows: int, per_multiprocessor: int, num_blocks: int, sums_per_part: int, device: int) -> int:
+    """Choose enough parts to keep the multiprocessors busy, each with enough rows, in bounded memory."""
+    wanted = per_multiprocessor * num_multiprocessors(device) // num_blocks
+    return max(1, min(wanted, num_rows // _PART_ROWS, _PARTIAL_BYTES // (4 * sums_per_part)))
+
+
+def num_multiprocessors(device: int) -> int:
+    return driver.get().properties(device).multiprocessor_count
+
+
+def fitted(tile: dict[str, int], num_rows: int, num_outputs: int) -> dict[str, int]:
+    """No larger than the problem."""
+    block_m = min(max(tiles.power_of_2(num_rows), 16), tile["BLOCK_M"])
+    block_k = min(max(tiles.power_of_2(num_outputs), 16), tile["BLOCK_K"])
+    return {**tile, "BLOCK_M": block_m, "BLOCK_K": block_k}

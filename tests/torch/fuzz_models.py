@@ -194,6 +194,26 @@ class WithoutNormInSequentials(Block):
         return self.s(x) + x if self.flag else self.s(x)
 
 
+class SumsWithoutNorm(Block):
+    """As of residual blocks without norms, or with them before the convolution."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.kind = rng.randrange(4)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        if self.kind == 0:
+            return F.relu(self.c(x) + x, self.flag)
+        if self.kind == 1:  # pre-activation
+            x = self.c(self.r(self.b(x))) + x
+            return self.c2(torch.sin(x)) + x
+        y = self.c(x)
+        if self.kind == 2:
+            y += x if mask is None else x * mask
+            return self.r(y)
+        return self.r(self.c2(y) + y)
+
+
 class WithoutNormShared(Block):
     """Of which something else uses the convolution's result too."""
 

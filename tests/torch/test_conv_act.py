@@ -143,7 +143,7 @@ def test_in_compiled_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(graphs[-1].fused) == 2 * len(theirs.parts)
 
 
-@pytest.mark.parametrize(("kind", "number"), [(PaddedConv, 2), (StandardizedConv, 2), (OddConv, 1)])
+@pytest.mark.parametrize(("kind", "number"), [(PaddedConv, 2), (StandardizedConv, 2), (OddConv, 2)])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_subclasses_that_call_the_function(kind: type[nn.Conv2d], number: int, channels_last: bool) -> None:
     """As timm's Conv2dSame and StdConv2d."""

@@ -23,7 +23,7 @@ class Chain(NamedTuple):
     """Steps that become one op, by their positions; residual is the value that the sum adds."""
 
     conv: int
-    norm: int | None  # None: the activation follows the convolution
+    norm: int | None  # None: sum or activation follow the convolution
     add: int | None
     activation: int | None
     residual: int | None
@@ -39,7 +39,7 @@ def find_chains(
     """The chains, and for each convolution that is in none, its name and why.
 
     A value that somebody else needs too (another step, or the caller) ends a chain before it. without_norm: also those
-    of a convolution and an activation.
+    of a convolution, a sum and an activation.
 
     Example:
         >>> steps = [Step(CONV, 1, (0,)), Step(NORM, 2, (1,)), Step(ADD, 3, (2, 0)), Step(ACTIVATION, 4, (3,))]
@@ -57,39 +57,52 @@ def find_chains(
         found = users.get(value, [])
         return found[0] if len(found) == 1 and value not in outputs else None
 
+    def follow(conv: int, norm: int | None) -> Chain:
+        """The chain with the sum and the activation that come next."""
+        before = conv if norm is None else norm
+        add, residual, end = None, None, next_after(before)
+        if end is not None and steps[end].kind == ADD and end not in taken and not steps[end].obstacle:
+            first, second = steps[end].operands
+            other = second if first == steps[before].result else first
+            add, residual, end = (end, other, next_after(end)) if first != second else (None, None, None)
+        if end is not None and (steps[end].kind != ACTIVATION or steps[end].obstacle):
+            end = None
+        return Chain(conv, norm, add, end, residual)
+
     chains: list[Chain] = []
+    bare: list[int] = []  # convolutions without a norm
     left: list[tuple[str, str]] = []
     taken: set[int] = set()
     for position, step in enumerate(steps):
         if step.kind != CONV:
             continue
         norm = next_after(position)
-        if without_norm and not step.obstacle and norm is not None and steps[norm].kind == ACTIVATION:
-            chain = Chain(position, None, None, norm, None)
-            if not steps[norm].obstacle and not _is_changed(steps, chain):
-                chains.append(chain)
-                continue
+        if without_norm and not step.obstacle and norm is not None and steps[norm].kind in (ADD, ACTIVATION):
+            bare.append(position)
+            continue
         reason = _why_not(steps, position, norm, step.result in users, without_norm)
         if reason:
             left.append((step.name, reason))
             continue
         assert norm is not None
-        add, residual = None, None
-        end = next_after(norm)
-        if end is not None and steps[end].kind == ADD and end not in taken and not steps[end].obstacle:
-            first, second = steps[end].operands
-            other = second if first == steps[norm].result else first
-            add, residual, end = (end, other, next_after(end)) if first != second else (None, None, None)
-        if end is not None and (steps[end].kind != ACTIVATION or steps[end].obstacle):
-            end = None
-        chain = Chain(position, norm, add, end, residual)
+        chain = follow(position, norm)
         if _is_changed(steps, chain):
             left.append((step.name, "its input is changed in place before the chain ends"))
             continue
-        if add is not None:
-            taken.add(add)
+        if chain.add is not None:
+            taken.add(chain.add)
         chains.append(chain)
-    return chains, left
+    for position in bare:  # after those with a norm, which the sums are worth more to
+        chain = follow(position, None)
+        if chain.add is None and chain.activation is None:
+            left.append((steps[position].name, "its sum or activation runs with another convolution, or by itself"))
+        elif _is_changed(steps, chain):
+            left.append((steps[position].name, "its input is changed in place before the chain ends"))
+        else:
+            if chain.add is not None:
+                taken.add(chain.add)
+            chains.append(chain)
+    return sorted(chains), left
 
 
 def _is_changed(steps: Sequence[Step], chain: Chain) -> bool:

@@ -65,17 +65,18 @@ def prepare_inference(
 
 
 def activates(x: torch.Tensor) -> bool:
-    """Return whether convolution and activation of this input are faster as one op: on the CPU none of PyTorch's passes
-    is saved."""
+    """Return whether convolution, sum and activation of this input are faster as one op: on the CPU no pass of
+    PyTorch's is saved."""
     return x.is_cuda
 
 
 def prepare_activation(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: ConvGeometry, activation: str,
-    keeps: str | None,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: ConvGeometry,
+    activation: str | None, keeps: str | None, has_residual: bool,
 ) -> Activated | Unprepared:  # fmt: skip
-    """Prepare a convolution and an activation."""
-    return prepare_activation_cuda(x, weight, bias, geometry, activation, keeps) if x.is_cuda else UNPREPARED
+    """Prepare a convolution, a sum and an activation."""
+    how = (geometry, activation, keeps, has_residual)
+    return prepare_activation_cuda(x, weight, bias, *how) if x.is_cuda else UNPREPARED
 
 
 def prepare_cuda(
@@ -98,13 +99,13 @@ def prepare_inference_cuda(
 
 
 def prepare_activation_cuda(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: ConvGeometry, activation: str,
-    keeps: str | None,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: ConvGeometry,
+    activation: str | None, keeps: str | None, has_residual: bool,
 ) -> Activated | Unprepared:  # fmt: skip
     """prepare_activation() on the CUDA backend."""
     from genesis.torch import prepared_act
 
-    return prepared_act.prepare(x, weight, bias, geometry, activation, keeps)
+    return prepared_act.prepare(x, weight, bias, geometry, activation, keeps, has_residual)
 
 
 @functools.cache

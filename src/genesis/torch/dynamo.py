@@ -107,7 +107,7 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
     order = _Order(nodes)
     fusion = Fusion()
     for chain in chains:
-        allowed = next((part for part in _parts(_without_promotion(chain, nodes)) if order.allows(part)), None)
+        allowed = next((part for part in _parts(_without_promotion(chain, nodes), nodes) if order.allows(part)), None)
         if allowed is None:
             left.append((steps[chain.conv].name, "a node between its layers conflicts with their move"))
         else:
@@ -241,10 +241,14 @@ def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
     return training, float(momentum), float(_argument(node, 7, "eps", 1e-5))
 
 
-def _parts(chain: Chain) -> list[Chain]:
+def _parts(chain: Chain, nodes: list[fx.Node]) -> list[Chain]:
     """The chain, and the shorter ones at its beginning."""
     if chain.norm is None:
-        return [chain]
+        if chain.add is None:
+            return [] if chain.activation is None else [chain]
+        short = chain._replace(activation=None)
+        is_relu = chain.activation is not None and _activation(nodes[chain.activation]) == "relu"
+        return [chain, short] if is_relu else [short]  # conv_act knows no other after a sum, see links.Link
     shorter = [chain, chain._replace(activation=None), chain._replace(activation=None, add=None, residual=None)]
     return list(dict.fromkeys(shorter))
 
@@ -253,8 +257,9 @@ def _without_promotion(chain: Chain, nodes: list[fx.Node]) -> Chain:
     """The chain, without a sum that changes the dtype or broadcasts: the op's residual has the shape of its result."""
     if chain.add is None:
         return chain
-    norm, residual, result = (_tensor(nodes[i]) for i in (chain.norm, chain.residual, chain.add) if i is not None)
-    fits = norm.dtype == residual.dtype == result.dtype and norm.shape == residual.shape
+    before = chain.conv if chain.norm is None else chain.norm
+    summand, residual, result = (_tensor(nodes[i]) for i in (before, chain.residual, chain.add) if i is not None)
+    fits = summand.dtype == residual.dtype == result.dtype and summand.shape == residual.shape
     return chain if fits else chain._replace(add=None, activation=None, residual=None)
 
 
@@ -330,18 +335,21 @@ _BUILTIN: type[BuiltinFunctionType] = type(torch.cat)
 # --- writing it ---
 def _fuse_activation(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
     conv, last = nodes[chain.conv], nodes[chain.last]
-    activation = _activation(last)
-    assert activation is not None  # _step has asked
+    activation = None if chain.activation is None else _activation(nodes[chain.activation])
+    residual = None
+    if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
+        residual = next(x for x in nodes[chain.add].args if x is not conv)
     with graph.inserting_before(last.next):
         keeps = None
-        if _tensor(last).requires_grad:
+        if _tensor(last).requires_grad and activation is not None:
             keeps = "result" if known.is_known_by_result(activation) else "input"
-        args = (*_operands(graph, conv), *_geometry_of(conv), activation, keeps)
+        args = (*_operands(graph, conv), residual, *_geometry_of(conv), activation, keeps)
         both = graph.call_function(torch.ops.genesis.conv_act, args)
         result = _in_order(graph, graph.call_function(operator.getitem, (both, 0)), last)
     last.replace_all_uses_with(result)
-    graph.erase_node(last)
-    graph.erase_node(conv)
+    for position in (chain.activation, chain.add, chain.conv):
+        if position is not None:
+            graph.erase_node(nodes[position])
 
 
 def _geometry_of(conv: fx.Node) -> ConvGeometry:

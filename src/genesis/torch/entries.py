@@ -37,7 +37,7 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
-BY_PYTORCH = "on the CPU an activation without a norm is left to PyTorch"
+BY_PYTORCH = "on the CPU a sum or activation without a norm is left to PyTorch"
 NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
@@ -218,16 +218,18 @@ class ConvEntry(_Entry[nn.Conv2d]):
         return None if how is None else GuardedConv(operands, given_strides, settings, how, dtype)
 
     # --- how its results were used ----------------------------------------------------------------------------------
-    def fused(self, stage: int, activation: str) -> None:
+    def fused(self, stage: int, activation: str, has_norm: bool) -> None:
         self.unfused = 0
         if stage == 0:
             self.kinds = (activation,)
         elif stage == 1:
             self.next, self.kinds = activation, ("norm", activation)
-        else:
+        elif has_norm:
             self.next, self.kinds = "add", ("norm", "add", activation)
+        else:
+            self.kinds = ("add", activation)
 
-    def note_materialized(self, stage: int) -> None:
+    def note_materialized(self, stage: int, has_no_norm: bool) -> None:
         """Other code used the value."""
         if stage == 0:
             self.unfused += 1
@@ -240,10 +242,10 @@ class ConvEntry(_Entry[nn.Conv2d]):
         if stage == 1:
             self.next, self.kinds = "value", ("norm",)
         else:
-            self.kinds = ("norm", "add")
+            self.kinds = ("add",) if has_no_norm else ("norm", "add")
 
     def leave_on_cpu(self) -> None:
-        """An activation follows, with which nothing is won there."""
+        """An activation or a sum follows, with which nothing is won there."""
         self.left_on_cpu, self.reason = True, BY_PYTORCH
 
     def stop(self, reason: str) -> None:

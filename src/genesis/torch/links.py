@@ -82,7 +82,7 @@ class Link:
         if self.weight.requires_grad or self.input.requires_grad:
             return True
         tensors = [self.bias]
-        if stage:
+        if stage and self.norm is not NO_NORM:
             tensors += self.norm[:2]
         if stage == 2:
             tensors.append(self.residual)
@@ -96,7 +96,7 @@ class Link:
         """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
         with _restored(self.modes):
             if stage > 0:
-                return self.finish(None, stage)
+                return self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
             if self.output is not None:
                 return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
@@ -132,30 +132,38 @@ class Link:
                 y = raises(y)
         return y
 
-    def activate(self, activation: str, inplace: bool) -> Tensor | Computed:
-        """activation(conv), of a convolution that no norm follows."""
+    def activate(self, activation: str | None, inplace: bool, stage: int) -> Tensor | Computed:
+        """activation(conv), or of stage 2 activation(conv + residual), of a convolution that no norm follows."""
         self.check_convolution()
+        residual = self.residual if stage else None
+        if residual is not None and self.residual_version != version_of(residual):
+            raise self._changed("the other summand was")
+        added = residual if residual is None or self.residual_inner is None else self.residual_inner
         self.norm, geometry, weight = NO_NORM, self.plan.geometry, self.weight
-        if not self.convolution_needs_gradients():
+        if not self.needs_gradients(stage):
             x, bias = self._cast(self.input if self.inner is None else self.inner), self._bias_values()
-            found = self._prepared_activation(x, activation, None).run(x, weight, bias)
-            y = conv_act.conv_act_values(*self._values(), geometry, activation) if found is None else found[0]
-            return self._plain(y)
+            found = self._prepared_activation(x, activation, None, stage).run(x, weight, bias, added)
+            if found is None:
+                return self._plain(conv_act.conv_act_values(*self._values(), added, geometry, activation))
+            return self._plain(found[0])
         input, passes_through = pass_through.input_of(self, self._cast(self.input))
         x = input if self.source is None else self._cast(self.source)
         how = conv_act.How(geometry, activation, conv_act.kept_by(activation, inplace))
-        prepared = self._prepared_activation(x, activation, how.keeps)
+        prepared = self._prepared_activation(x, activation, how.keeps, stage)
         bias = self._bias_values()
-        found = prepared.run(x, weight, bias)
+        found = prepared.run(x, weight, bias, added)
         parameters = self._parameters() if found is None else (weight, bias)
-        values = conv_act.Values(x, *parameters, prepared, found)
-        return self._result(*conv_act.apply(passes_through, input, weight, self.bias, how, values))
+        values = conv_act.Values(x, *parameters, added, prepared, found)
+        operands = (input, weight, self.bias, None if residual is None else pass_through.view_of(residual))
+        return self._result(*conv_act.apply(passes_through, *operands, how, values))
 
-    def _prepared_activation(self, x: Tensor, activation: str, keeps: str | None) -> Activated | Unprepared:
-        known, key = self.guarded.activated, (activation, keeps)
+    def _prepared_activation(
+        self, x: Tensor, activation: str | None, keeps: str | None, stage: int
+    ) -> Activated | Unprepared:
+        known, key = self.guarded.activated, (activation, keeps, stage != 0)
         prepared = known.get(key)
         if prepared is None or not prepared.is_current():
-            how = (self.plan.geometry, activation, keeps)
+            how = (self.plan.geometry, *key)
             prepared = known[key] = bridge.prepare_activation(x, self.weight, self._bias_values(), *how)
         return prepared
 

@@ -20,8 +20,9 @@ from genesis.torch.unprepared import Unprepared
 
 
 def prepare(
-    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry, activation: str, keeps: str | None
-) -> Activated | Unprepared:
+    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry, activation: str | None,
+    keeps: str | None, has_residual: bool,
+) -> Activated | Unprepared:  # fmt: skip
     device = device_of(x)
     layouts = [None if each is None else device.handle(each).layout for each in (x, weight, bias)]
     x_layout, weight_layout, bias_layout = layouts
@@ -29,7 +30,7 @@ def prepare(
     assert weight_layout is not None
     if not supports(x_layout, weight_layout, bias_layout, geometry):
         return Unprepared(0.0, unchanged())
-    return Activated(device, Forward(x_layout, weight_layout, bias_layout, geometry, activation, keeps))
+    return Activated(device, Forward(x_layout, weight_layout, bias_layout, geometry, activation, keeps, has_residual))
 
 
 def _is_plain() -> bool:
@@ -38,21 +39,29 @@ def _is_plain() -> bool:
 
 
 class Activated:
-    """A convolution and its activation, prepared."""
+    """A convolution, what is added and its activation, prepared."""
 
     def __init__(self, device: Device, launches: Forward) -> None:
         self._device, self._launches, self._run = device, launches, launches.run
         self._stream, self._watched, self._x_strides = device.current_stream, device.watched, launches.x.strides
         self._make_y, self._keeps_input = device.maker(launches.y), launches.keeps_input
+        self._y_strides = launches.y.strides
         self._make_values = None if launches.values is None else device.maker(launches.values)
         self._make_scratch = bytes_maker(device, launches.scratch) if launches.scratch else None
         self._backwards: dict[tuple[object, ...], _Backward] = {}
         self.is_current = launches.is_current
 
-    def run(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor] | None:
+    def run(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
         """The result, what the backward wants of it, and the weight's values; None where it goes another way."""
         x_at, weight_at, bias_at = x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr()
-        if (x_at | weight_at | bias_at) & 15 or x.stride() != self._x_strides or not _is_plain():
+        residual_at = 0
+        if residual is not None:
+            residual_at = residual.data_ptr()
+            if residual.stride() != self._y_strides:
+                return None
+        if (x_at | weight_at | bias_at | residual_at) & 15 or x.stride() != self._x_strides or not _is_plain():
             return None
         y = self._make_y()
         y_at = kept_at = y.data_ptr()
@@ -67,14 +76,18 @@ class Activated:
             values = self._make_values()
             values_at = values.data_ptr()
         if self._watched:
-            self._device.watch(x, weight, bias)
-        self._run(self._stream(), y_at, kept_at, scratch_at, values_at, x_at, weight_at, bias_at)
+            self._device.watch(x, weight, bias, residual)
+        operands = (x_at, weight_at, bias_at, residual_at)
+        self._run(self._stream(), y_at, kept_at, scratch_at, values_at, operands)
         return y, kept, values
 
     def backward(
         self, grad: Tensor, saved: tuple[Tensor, ...], needs: tuple[bool, ...], addend: Tensor | None
     ) -> Gradients | None:
-        """Gradients of input, weight, bias; saved: input, weight, and what was kept. None: see run()."""
+        """Gradients of input, weight, bias, residual; saved: input, weight, and what was kept, if anything was.
+
+        None: see run().
+        """
         key = (grad.stride(), needs, addend is not None)
         found = self._backwards.get(key)
         if found is None or not found.is_current():
@@ -88,7 +101,7 @@ class Activated:
     def _are_those_of_forward(self, saved: tuple[Tensor, ...]) -> bool:
         """Are these tensors laid out as those that were saved? Hooks of saved tensors may give others."""
         of, handle = self._launches, self._device.handle
-        return [handle(each).layout for each in saved] == [of.x, of.values or of.weight, of.y]
+        return [handle(each).layout for each in saved] == [of.x, of.values or of.weight, of.y][: len(saved)]
 
 
 class _Backward:
@@ -105,7 +118,10 @@ class _Backward:
     def run(self, stream: int, grad: Tensor, saved: tuple[Tensor, ...], addend: Tensor | None) -> Gradients | None:
         if not self._same(*saved):
             return None
-        x_at, weight_at, kept_at = addresses = [each.data_ptr() for each in saved]
+        addresses = [each.data_ptr() for each in saved]
+        if len(saved) == 2:
+            addresses.append(0)
+        x_at, weight_at, kept_at = addresses
         grad_at, addend_at = grad.data_ptr(), 0
         if addend is not None:
             addend_at = addend.data_ptr()

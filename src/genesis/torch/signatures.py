@@ -57,8 +57,8 @@ Made: TypeAlias = "tuple[Begun, Tensor, str | None, Tensor]"
 PreparedArguments: TypeAlias = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Made]
 """Input, weight, bias, gamma, beta, residual, and what has been computed."""
 
-ActivatedArguments: TypeAlias = "tuple[Tensor, Tensor, Tensor | None, conv_act.How, conv_act.Values]"
-"""Input, weight, bias; and the rest of conv_act's arguments."""
+ActivatedArguments: TypeAlias = "tuple[Tensor, Tensor, Tensor | None, Tensor | None, conv_act.How, conv_act.Values]"
+"""Input, weight, bias, residual; and the rest of conv_act's arguments."""
 
 
 # --- contexts ---
@@ -95,20 +95,26 @@ class TracedContext(Context, Protocol):
 
 
 class ActivatedContext(Context, Protocol):
-    """That of conv_act. parameters: the weight, if its values are others, and the bias; versions: theirs."""
+    """That of conv_act.
+
+    Attributes:
+        adds: it has a residual.
+        parameters: the weight, if its values are others, and the bias; versions: theirs.
+    """
 
     how: conv_act.How
     dtype: torch.dtype
     prepared: Activated | Unprepared
+    adds: bool
     parameters: tuple[Tensor | None, Tensor | None]
     versions: tuple[int, ...]
-    saved_tensors: tuple[Tensor, ...]
+    saved_tensors: tuple[Tensor | None, ...]
 
 
 class TracedActivatedContext(Context, Protocol):
     """That of the traced conv_act. how: geometry and activation of its schema."""
 
-    how: tuple[Sequence[int], Sequence[int], Sequence[int], int, str]
+    how: tuple[Sequence[int], Sequence[int], Sequence[int], int, str | None]
     saved_tensors: tuple[Tensor, ...]
 
 
@@ -129,10 +135,11 @@ InferenceArguments: TypeAlias = tuple[
 ]  # fmt: skip
 """Those of the forward, without training and momentum."""
 ConvActArguments: TypeAlias = tuple[
-    Tensor, Tensor, Tensor | None, Sequence[int], Sequence[int], Sequence[int], int, str, str | None
-]
-"""Input, weight, bias; geometry, activation, and what is kept for the backward."""
+    Tensor, Tensor, Tensor | None, Tensor | None, Sequence[int], Sequence[int], Sequence[int], int, str | None,
+    str | None,
+]  # fmt: skip
+"""Input, weight, bias, residual; geometry, activation, and what is kept for the backward."""
 ConvActBackwardArguments: TypeAlias = tuple[
-    Tensor, Tensor, Tensor, Tensor, Sequence[int], Sequence[int], Sequence[int], int, str, Sequence[bool]
+    Tensor, Tensor, Tensor, Tensor, Sequence[int], Sequence[int], Sequence[int], int, str | None, Sequence[bool]
 ]
 """The gradient, input, weight, what was kept; geometry, activation, and which operands need a gradient."""

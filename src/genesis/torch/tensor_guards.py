@@ -74,7 +74,7 @@ class GuardedConv:
         self.plan, self.dtype = plan, dtype
         self.norm: GuardedNorm | None = None
         # Where no norm follows: by the activation, and what its backward wants.
-        self.activated: dict[tuple[str, str | None], Activated | Unprepared] = {}
+        self.activated: dict[tuple[str | None, str | None, bool], Activated | Unprepared] = {}
         self.summand: tuple[tuple[int, ...] | None, Check] | None = None  # strides as in fits()
         self.device = operands[0].device
         self.make: Callable[[], Pending] | None = None  # constructs its Pendings

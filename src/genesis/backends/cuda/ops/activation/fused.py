@@ -60,10 +60,10 @@ def backward(activation: str | None, dtype: DType) -> dict[str, JITFunction | fl
 
 
 @functools.cache
-def backward_from_kept(activation: str, dtype: DType) -> dict[str, JITFunction | float | None]:
+def backward_from_kept(activation: str | None, dtype: DType) -> dict[str, JITFunction | float | None]:
     """backward() for what conv_act keeps: y of sigmoid and tanh, of the others x, or y if that says the same."""
     found = backward(activation, dtype)
-    by_result = _BY_RESULT.get(activations.parse(activation).name)
+    by_result = None if activation is None else _BY_RESULT.get(activations.parse(activation).name)
     return found if by_result is None else {**found, "BACKWARD": by_result}
 
 

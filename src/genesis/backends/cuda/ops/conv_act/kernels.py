@@ -21,7 +21,10 @@ def _act_backward_kernel(
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """grad_x = grad · f′(kept), and partial (part, channel), if wanted: each part's Σ grad_x."""
+    """grad_x = grad · f′(kept); without BACKWARD it is grad, and not stored.
+
+    partial (part, channel), if wanted: each part's Σ grad_x.
+    """
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_rows, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -31,9 +34,10 @@ def _act_backward_kernel(
     for step in tl.range(0, num_blocks - index, num_parts, num_stages=STAGES):
         _, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
         grad = tl.load(grad_ptr + elements, mask=inside, other=0).to(COMPUTE)
-        kept = tl.load(kept_ptr + elements, mask=inside, other=0).to(COMPUTE)
-        grad = _through(grad, kept, BACKWARD, NUMBER)
-        tl.store(grad_x_ptr + elements, grad.to(grad_x_ptr.dtype.element_ty), mask=inside)
+        if BACKWARD is not None:
+            kept = tl.load(kept_ptr + elements, mask=inside, other=0).to(COMPUTE)
+            grad = _through(grad, kept, BACKWARD, NUMBER)
+            tl.store(grad_x_ptr + elements, grad.to(grad_x_ptr.dtype.element_ty), mask=inside)
         total += tl.where(inside, grad, 0)
     if partial_ptr is not None:
         tl.store(partial_ptr + index * num_channels + channels, tl.sum(total, axis=0), mask=mask)
@@ -61,6 +65,9 @@ def _specimens(dtype):
         Specimen(
             _act_backward_kernel, (wide, dtype, dtype, dtype, 3000, 64),
             {**block, "BACKWARD": through, "NUMBER": None},
+        ),
+        Specimen(
+            _act_backward_kernel, (wide, None, dtype, None, 3000, 64), {**block, "BACKWARD": None, "NUMBER": None}
         ),
         Specimen(_bias_grad_kernel, (dtype, wide, 100, 64), {"PARTS": 128, "BLOCK": 8}),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Convolution and activation as one op: ReLU in the convolution's epilogue, others in a pass over its result.
+"""Convolution, sum and activation as one op: sum and ReLU in its epilogue, other activations in a pass over that.
 
 The backward goes once through the activation, with the bias' gradient by the way, and then the convolution's own ways.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.activation import fused
 from genesis.backends.cuda.ops.conv.launch import (
-    conv_forward,
     conv_forward_folded,
     conv_input_grad_added,
     conv_weight_grad,
@@ -21,49 +20,51 @@ from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.records import ConvGeometry
 from genesis.shapes import Shape
 
-_plans: dict[tuple[Layout, Layout, str, bool], BackwardLaunches] = {}
+_plans: dict[tuple[Layout, Layout | None, str | None, bool], BackwardLaunches] = {}
 driver.forget_on_switch(_plans.clear)
 
 
 def conv_act(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, geometry: ConvGeometry, activation: str,
-    keeps: str | None,
+    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, geometry: ConvGeometry,
+    activation: str | None, keeps: str | None, residual: DeviceArray | None = None,
 ) -> tuple[DeviceArray, DeviceArray | None]:  # fmt: skip
     if keeps != "input":
-        y = conv_forward_folded(input, weight, bias, None, activation, geometry)
+        y = conv_forward_folded(input, weight, bias, residual, activation, geometry)
         return y, y if keeps else None
-    x = conv_forward(input, weight, bias, geometry)
+    assert activation is not None
+    x = conv_forward_folded(input, weight, bias, residual, None, geometry)
     return fused.activated(x, activation), x
 
 
 def conv_act_backward(
-    grad: DeviceArray, input: DeviceArray, weight: DeviceArray, kept: DeviceArray, geometry: ConvGeometry,
-    activation: str, needs: tuple[bool, ...], addend: DeviceArray | None = None,
+    grad: DeviceArray, input: DeviceArray, weight: DeviceArray, kept: DeviceArray | None,
+    geometry: ConvGeometry, activation: str | None, needs: tuple[bool, ...], addend: DeviceArray | None = None,
 ) -> tuple[DeviceArray | None, ...]:  # fmt: skip
-    needs_input, needs_weight, needs_bias = needs
-    grad, kept = channels_last(grad), channels_last(kept)
+    needs_input, needs_weight, needs_bias, needs_residual = needs
+    grad, kept = channels_last(grad), None if activation is None else channels_last(kept)
     grad_bias = None
-    if kept.size == 0:
-        grad_bias = _zeros(weight.shape[:1], kept) if needs_bias else None
-    elif any(needs):
-        key = (grad.layout, kept.layout, activation, needs_bias)
+    if grad.size == 0:
+        grad_bias = _zeros(weight.shape[:1], grad) if needs_bias else None
+    elif needs_bias or (activation is not None and any(needs)):
+        key = (grad.layout, None if kept is None else kept.layout, activation, needs_bias)
         launches = _plans.get(key)
         if launches is None:
             launches = _plans[key] = BackwardLaunches.of(*key)
         grad, grad_bias = _run(launches, grad, kept)
     grad_input = conv_input_grad_added(grad, weight, addend, input.shape, geometry) if needs_input else None
     grad_weight = conv_weight_grad(grad, input, weight.shape, geometry) if needs_weight else None
-    return grad_input, grad_weight, grad_bias
+    return grad_input, grad_weight, grad_bias, grad if needs_residual else None
 
 
-def _run(launches: BackwardLaunches, grad: DeviceArray, kept: DeviceArray) -> tuple[DeviceArray, DeviceArray | None]:
+def _run(
+    launches: BackwardLaunches, grad: DeviceArray, kept: DeviceArray | None
+) -> tuple[DeviceArray, DeviceArray | None]:
     """The gradients of the convolution's output and of its bias."""
-    stream = streams.current_handle(kept.device_index)
+    stream = streams.current_handle(grad.device_index)
     out_x, out_bias, parts = (new(each, stream) for each in launches[:3])
-    assert out_x is not None
     pointers = (address(each) for each in (out_x, out_bias, parts, grad, kept))
     launches.launch(stream, *pointers)
-    return out_x, out_bias
+    return grad if out_x is None else out_x, out_bias
 
 
 def _zeros(shape: Shape, like: DeviceArray) -> DeviceArray:

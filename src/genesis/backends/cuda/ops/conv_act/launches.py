@@ -14,22 +14,25 @@ from genesis.backends.cuda.runtime.array import Layout, layout_of
 
 
 class BackwardLaunches(NamedTuple):
-    """The gradients of the convolution's output and of its bias, on addresses; None for what nobody wants."""
+    """The gradients of the convolution's output and of its bias, on addresses; None for what nobody wants.
 
-    grad_x: Layout
+    grad_x: None without an activation: it is grad.
+    """
+
+    grad_x: Layout | None
     grad_bias: Layout | None
     partial: Layout | None  # scratch memory
     launch: Callable[[int, int, int, int, int, int], None]  # stream, grad_x, grad_bias, partial, grad, kept
 
     @classmethod
-    def of(cls, grad: Layout, kept: Layout, activation: str, needs_bias: bool) -> BackwardLaunches:
-        """grad and kept: in NHWC, and not empty."""
-        device, (num_rows, num_channels) = kept.device_index, rows_and_channels(kept)
-        grad_x, sums = fresh(kept), Sums.over(kept)
+    def of(cls, grad: Layout, kept: Layout | None, activation: str | None, needs_bias: bool) -> BackwardLaunches:
+        """grad and kept: in NHWC, and not empty; without an activation there must be a bias."""
+        device, (num_rows, num_channels) = grad.device_index, rows_and_channels(grad)
+        grad_x, sums = None if kept is None else fresh(kept), Sums.over(grad)
         grad_bias, partial = None, None
         if needs_bias:
-            grad_bias = layout_of((num_channels,), kept.dtype, device)
-            partial = layout_of((sums.number, num_channels), statistics_dtype(kept.dtype), device)
+            grad_bias = layout_of((num_channels,), grad.dtype, device)
+            partial = layout_of((sums.number, num_channels), statistics_dtype(grad.dtype), device)
             joining = Joining.of(sums.number, num_channels)
             join = prepare_raw(
                 kernels._bias_grad_kernel, device, joining.grid, (grad_bias, partial), sums.number, num_channels,
@@ -37,7 +40,7 @@ class BackwardLaunches(NamedTuple):
             )  # fmt: skip
         pass_through = prepare_raw(
             kernels._act_backward_kernel, device, sums.grid, (partial, grad_x, grad, kept), num_rows, num_channels,
-            STAGES=STAGES, **fused.backward_from_kept(activation, kept.dtype), **sums.constants,
+            STAGES=STAGES, **fused.backward_from_kept(activation, grad.dtype), **sums.constants,
         )  # fmt: skip
 
         def launch(stream: int, out_x: int, out_bias: int, partial: int, grad: int, kept: int) -> None:

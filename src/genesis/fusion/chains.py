@@ -46,63 +46,68 @@ def find_chains(
         >>> find_chains(steps, [4])
         ([Chain(conv=0, norm=1, add=2, activation=3, residual=0)], [])
     """
-    users: dict[int, list[int]] = {}
-    for position, step in enumerate(steps):
-        for operand in step.operands:
-            users.setdefault(operand, []).append(position)
-
-    def next_after(position: int) -> int | None:
-        """The only user of a step's result."""
-        value = steps[position].result
-        found = users.get(value, [])
-        return found[0] if len(found) == 1 and value not in outputs else None
-
-    def follow(conv: int, norm: int | None) -> Chain:
-        """The chain with the sum and the activation that come next."""
-        before = conv if norm is None else norm
-        add, residual, end = None, None, next_after(before)
-        if end is not None and steps[end].kind == ADD and end not in taken and not steps[end].obstacle:
-            first, second = steps[end].operands
-            other = second if first == steps[before].result else first
-            add, residual, end = (end, other, next_after(end)) if first != second else (None, None, None)
-        if end is not None and (steps[end].kind != ACTIVATION or steps[end].obstacle):
-            end = None
-        return Chain(conv, norm, add, end, residual)
-
+    uses = _Uses(steps, outputs)
     chains: list[Chain] = []
     bare: list[int] = []  # convolutions without a norm
     left: list[tuple[str, str]] = []
     taken: set[int] = set()
-    for position, step in enumerate(steps):
-        if step.kind != CONV:
-            continue
-        norm = next_after(position)
-        if without_norm and not step.obstacle and norm is not None and steps[norm].kind in (ADD, ACTIVATION):
-            bare.append(position)
-            continue
-        reason = _why_not(steps, position, norm, step.result in users, without_norm)
-        if reason:
-            left.append((step.name, reason))
-            continue
-        assert norm is not None
-        chain = follow(position, norm)
+
+    def add(chain: Chain) -> None:
         if _is_changed(steps, chain):
-            left.append((step.name, "its input is changed in place before the chain ends"))
-            continue
+            left.append((steps[chain.conv].name, "its input is changed in place before the chain ends"))
+            return
         if chain.add is not None:
             taken.add(chain.add)
         chains.append(chain)
-    for position in bare:  # after those with a norm, which the sums are worth more to
-        chain = follow(position, None)
+
+    for position, step in enumerate(steps):
+        if step.kind != CONV:
+            continue
+        norm = uses.next_after(position)
+        if without_norm and not step.obstacle and norm is not None and steps[norm].kind in (ADD, ACTIVATION):
+            bare.append(position)
+            continue
+        reason = _why_not(steps, position, norm, step.result in uses.users, without_norm)
+        if reason:
+            left.append((step.name, reason))
+        else:
+            add(uses.follow(position, norm, taken))
+    for position in bare:  # after those with a norm, to which the sums are worth more
+        chain = uses.follow(position, None, taken)
         if chain.add is None and chain.activation is None:
             left.append((steps[position].name, "its sum or activation runs with another convolution, or by itself"))
-        elif _is_changed(steps, chain):
-            left.append((steps[position].name, "its input is changed in place before the chain ends"))
         else:
-            if chain.add is not None:
-                taken.add(chain.add)
-            chains.append(chain)
+            add(chain)
     return sorted(chains), left
+
+
+class _Uses:
+    """The steps that take each value."""
+
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[int]) -> None:
+        self._steps, self._outputs = steps, outputs
+        self.users: dict[int, list[int]] = {}
+        for position, step in enumerate(steps):
+            for operand in step.operands:
+                self.users.setdefault(operand, []).append(position)
+
+    def next_after(self, position: int) -> int | None:
+        """The only user of a step's result."""
+        value = self._steps[position].result
+        found = self.users.get(value, [])
+        return found[0] if len(found) == 1 and value not in self._outputs else None
+
+    def follow(self, conv: int, norm: int | None, taken: set[int]) -> Chain:
+        """The chain with the sum, unless another has taken that, and the activation that come next."""
+        steps, before = self._steps, conv if norm is None else norm
+        add, residual, end = None, None, self.next_after(before)
+        if end is not None and steps[end].kind == ADD and end not in taken and not steps[end].obstacle:
+            first, second = steps[end].operands
+            other = second if first == steps[before].result else first
+            add, residual, end = (end, other, self.next_after(end)) if first != second else (None, None, None)
+        if end is not None and (steps[end].kind != ACTIVATION or steps[end].obstacle):
+            end = None
+        return Chain(conv, norm, add, end, residual)
 
 
 def _is_changed(steps: Sequence[Step], chain: Chain) -> bool:

@@ -63,8 +63,8 @@ class Summed(nn.Module):
         super().__init__()
         self.conv, self.other, self.end = conv, nn.Parameter(torch.randn(shape)), end
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.end(self.conv(x) + self.other)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.end(self.conv(x) + self.other)
         return y
 
 

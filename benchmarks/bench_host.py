@@ -7,6 +7,7 @@ python benchmarks/bench_host.py --stubbed   the CUDA backend with launches that 
 from __future__ import annotations
 
 import argparse
+import copy
 import functools
 import os
 import statistics
@@ -166,6 +167,26 @@ def conv_bn_relu(device: str, torch_device: torch.device, kernel_size: int = 3) 
     }
 
 
+def conv_relu(device: str, torch_device: torch.device, training: bool = False) -> Sides:
+    """Several convolutions and activations without norms of a PyTorch model: inference, or forward and backward."""
+    _, x = images(device, torch_device)
+    _, grad = images(device, torch_device)
+    layers = [
+        part for _ in range(LAYERS) for part in (torch.nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), torch.nn.ReLU())
+    ]
+    theirs = torch.nn.Sequential(*layers).to(torch_device, x.dtype, memory_format=torch.channels_last)
+    ours = genesis.torch.fuse(copy.deepcopy(theirs))
+    x.requires_grad = training
+
+    def step(model: torch.nn.Module) -> object:
+        if not training:
+            return model(x)
+        with torch.enable_grad():
+            return torch.autograd.grad(model(x), [x, *model.parameters()], grad)
+
+    return {"genesis.torch": lambda: step(ours), "torch": lambda: step(theirs)}
+
+
 SOURCE = """
 __global__ void vector_add(float* out, const float* a, const float* b, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -241,6 +262,8 @@ CASES: dict[str, Callable[[str, torch.device], Sides]] = {
     "conv2d": conv2d,
     "10 conv_bn_relu 3x3, fwd + bwd": conv_bn_relu,
     "10 conv_bn_relu 1x1, fwd + bwd": functools.partial(conv_bn_relu, kernel_size=1),
+    "10 conv, ReLU, inference": conv_relu,
+    "10 conv, ReLU, fwd + bwd": functools.partial(conv_relu, training=True),
     "a user's kernel": user_kernel,
 }
 

@@ -21,7 +21,7 @@ from genesis.cuda import arguments
 from genesis.cuda.frameworks.interface import Operand
 from genesis.cuda.frameworks.torch import TorchTensors
 from genesis.cuda.kernel import Kernel
-from genesis.torch import bridge, entries, modules, ops
+from genesis.torch import bridge, conv_act, entries, modules, ops
 
 _DONE = (cu.CUresult.CUDA_SUCCESS,)
 
@@ -74,9 +74,11 @@ def install() -> None:
     cu.cuFuncGetAttribute = lambda *args: (*_DONE, 1024)
     driver._drivers["simulated"] = StubbedDriver()
     genesis.settings.settings.cuda = "simulated"
-    for module in (entries, modules, ops):
+    for module in (conv_act, entries, modules, ops):
         module.call = bridge.call_cuda
     ops.call_arrays = bridge.call_cuda_arrays
     bridge.prepare, bridge.prepare_inference = bridge.prepare_cuda, bridge.prepare_inference_cuda
+    bridge.activates = lambda x: True
+    bridge.prepare_activation = bridge.prepare_activation_cuda
     arguments._frameworks[torch.Tensor] = _HostTensors()
     genesis.cuda.modules.Kernel = _StubbedKernel

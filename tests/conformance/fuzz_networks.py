@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from genesis import activations as known
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedAttention, SavedConvNorm, SavedGroupNorm, Windows
 from tests.conformance.fuzz_draw import Call, Draw, drawn_by
 from tests.fused_activations import FUNCTIONS
@@ -94,6 +95,36 @@ def conv_bn_relu_inference(name: str, d: Draw) -> Call:
         return backend.conv_bn_relu_inference(x, weight, bias, NormState(*norm), residual, 1e-3, how, activation)
 
     return Call(run, (x, weight, bias, gamma, beta, mean, variance, residual), slack=10.0)
+
+
+@drawn_by("conv_act")
+def conv_act(name: str, d: Draw) -> Call:
+    """With and without a sum, and its backward from what it keeps."""
+    activation, groups = d.choice([None, "relu", *FUNCTIONS]), d.integer(1, 2)
+    # torch's gradient of hardsigmoid is 1/6 of float32, in float64 too
+    dtype = torch.float32 if activation == "hardsigmoid" else d.choice([torch.float32, torch.float64])
+    batch, size, kernel = d.integer(1, 3), d.integer(3, 7), d.integer(1, 3)
+    channels, filters = d.integer(1, 3) * groups, d.integer(1, 40) * groups
+    how = ConvGeometry((d.integer(1, 2),) * 2, (d.integer(0, 1),) * 2, (1, 1), groups)
+    out = (size + 2 * how.padding[0] - kernel) // how.stride[0] + 1
+    x = d.tensor((batch, channels, size, size), dtype)
+    weight = d.tensor((filters, channels // groups, kernel, kernel), dtype)
+    bias = d.tensor((filters,), dtype) if d.chance(0.7) else None
+    grad = d.tensor((batch, filters, out, out), dtype)
+    addend = d.tensor(tuple(x.shape), dtype) if d.chance() else None
+    residual = d.tensor((batch, filters, out, out), dtype) if activation is None or d.chance() else None
+    allowed: list[str | None] = ["result"] * (activation is not None and known.is_known_by_result(activation))
+    allowed += ["input"] * (activation not in (None, "sigmoid", "tanh"))
+    keeps = d.choice(allowed or [None])
+    needs = (d.chance(0.8), d.chance(0.8), bias is not None and d.chance(), residual is not None and d.chance(0.8))
+
+    def run(backend: Any, x: Any, weight: Any, bias: Any, residual: Any, grad: Any, addend: Any) -> Any:
+        z, _ = backend.conv_act(x, weight, bias, how, activation, None, residual)
+        y, kept = backend.conv_act(x, weight, bias, how, activation, keeps, residual)
+        grads = backend.conv_act_backward(grad, x, weight, kept, how, activation, needs, addend)
+        return z, y, kept, grads
+
+    return Call(run, (x, weight, bias, residual, grad, addend), slack=10.0)
 
 
 @drawn_by("max_pool2d avg_pool2d")

@@ -12,8 +12,9 @@ from torch import nn
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import bridge, entries, modules, ops, pass_through
+from genesis.torch import bridge, ops, pass_through
 from tests.torch.residual_blocks import BLOCKS
+from tests.torch.simulated import PATCHES
 
 
 @pytest.fixture(params=BLOCKS)
@@ -46,12 +47,15 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors in host memory go to the CUDA backend, whose device is simulated."""
     with override(cuda="simulated"):
-        for module in (entries, modules, ops):
-            monkeypatch.setattr(module, "call", bridge.call_cuda)
-        monkeypatch.setattr(ops, "call_arrays", bridge.call_cuda_arrays)
-        monkeypatch.setattr(bridge, "prepare", bridge.prepare_cuda)
-        monkeypatch.setattr(bridge, "prepare_inference", bridge.prepare_inference_cuda)
+        for patch in PATCHES:
+            monkeypatch.setattr(*patch)
         yield
+
+
+@pytest.fixture
+def activates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions run with their activation on the CPU too."""
+    monkeypatch.setattr(bridge, "activates", lambda x: True)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Fuse random models, do random things to them, compare with the unfused: `python -m tests.torch.fuzz [FIRST [COUNT]]`.
+"""Fuse random models, do random things to them, compare with the unfused: `python -m tests.torch.fuzz`.
 
 After each event a step of both models is compared: results, gradients, buffers, what hooks saw, the random stream. A
 fused model may refuse with an error that names genesis.torch.unfuse; it may never be silently different. A failure
@@ -7,6 +7,7 @@ prints the command that repeats it.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import copy
 import random
@@ -19,22 +20,36 @@ import torch
 from torch import Tensor, nn
 
 import genesis.torch
+from genesis.settings import settings
+from genesis.torch import bridge
 from tests.torch.fuzz_events import EVENTS
 from tests.torch.fuzz_models import CHANNELS, draw
+from tests.torch.simulated import PATCHES
 
 STEPS = ("train", "train", "no_grad", "inference", "autocast", "double backward", "checkpoint", "unbatched", "mask")
 TOLERANCE = 1e-8
 
 
 def main() -> int:
-    first, count = (int(x) for x in (*sys.argv[1:], *("0", "500")[len(sys.argv) - 1 :]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("first", nargs="?", type=int, default=0, help="number of the first case")
+    parser.add_argument("count", nargs="?", type=int, default=500)
+    parser.add_argument("--simulated", action="store_true", help="by the CUDA backend, on a simulated device")
+    arguments = parser.parse_args()
+    first, count = arguments.first, arguments.count
+    if arguments.simulated:
+        settings.cuda = "simulated"
+        for where, name, what in PATCHES:
+            setattr(where, name, what)
+    bridge.activates = lambda x: True  # on the CPU too
     bad = refused = 0
     for seed in range(first, first + count):
         failure, refusals = case(seed)
         refused += refusals
         if failure:
             bad += 1
-            print(f"python -m tests.torch.fuzz {seed} 1  # {failure}", flush=True)
+            option = " --simulated" if arguments.simulated else ""
+            print(f"python -m tests.torch.fuzz {seed} 1{option}  # {failure}", flush=True)
     print(f"{count} cases: {bad} failed, {refused} clear refusals")
     return bad != 0
 

@@ -130,6 +130,99 @@ class Functional(Block):
         return FUNCTIONS[self.chosen[0]](y if mask is None else y + x)
 
 
+class PaddedConv(nn.Conv2d):
+    """Pads by itself, as timm's Conv2dSame."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv2d(F.pad(input, [0, 1, 0, 1]), self.weight, self.bias, padding="same")
+
+
+class StandardizedConv(nn.Conv2d):
+    """Of a standardised weight, as timm's StdConv2d."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = F.batch_norm(self.weight.reshape(1, CHANNELS, -1), None, None, training=True, eps=1e-3)
+        return torch.conv2d(input, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
+
+
+class OddConv(nn.Conv2d):
+    """Of which each call does something else."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x = F.conv2d(input, self.weight, None, 1, 1)
+        if isinstance(self.bias, Tensor):
+            return x + F.conv2d(input, self.weight.flip(0), self.bias, 1, 1)
+        return F.relu(x) + input
+
+
+class Subclasses(Block):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.c, self.c2 = (
+            rng.choice([PaddedConv, StandardizedConv, OddConv])(
+                CHANNELS, CHANNELS, 3, padding=1, bias=rng.random() < 0.5
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return self.r(self.c2(self.r(self.b(self.c(x)))))
+
+
+class WithoutNorm(Block):
+    """Convolutions with an activation and no norm, by layers and by functions."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.chosen = [rng.randrange(len(FUNCTIONS)) for _ in range(2)]
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        if mask is None:
+            y = self.r(self.c(x))
+        else:  # PyTorch lets this result change
+            y = F.leaky_relu(self.c(x), 0.2)
+            y += mask
+        return FUNCTIONS[self.chosen[self.flag]](self.c2(y))
+
+
+class WithoutNormInSequentials(Block):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.s = nn.Sequential(self.c, nn.Identity(), self.r, self.c2, rng.choice(ACTIVATIONS)(), nn.MaxPool2d(3, 1, 1))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return self.s(x) + x if self.flag else self.s(x)
+
+
+class SumsWithoutNorm(Block):
+    """As of residual blocks without norms, or with them before the convolution."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.kind = rng.randrange(4)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        if self.kind == 0:
+            return F.relu(self.c(x) + x, self.flag)
+        if self.kind == 1:  # pre-activation
+            x = self.c(self.r(self.b(x))) + x
+            return self.c2(torch.sin(x)) + x
+        y = self.c(x)
+        if self.kind == 2:
+            y += x if mask is None else x * mask
+            return self.r(y)
+        return self.r(self.c2(y) + y)
+
+
+class WithoutNormShared(Block):
+    """Of which something else uses the convolution's result too."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        y = self.c(x)
+        z = self.r(y) if self.flag or getattr(self.r, "inplace", False) else y.sigmoid() * y
+        return z + (y if mask is None else F.silu(y)) + self.b(y)
+
+
 class NormAct(Block):
     """Of which a sum and another convolution take the result."""
 

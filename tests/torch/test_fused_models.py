@@ -329,7 +329,8 @@ def test_reports_learn_from_calls() -> None:
     text = str(genesis.torch.fuse(ours).fusion)
     assert text.splitlines() == [
         "2 fused, 2 left", "  0.c → 0.b → relu", "  2.c → 2.b → relu",
-        "  0.fusion: left, as no batch norm follows", "  1: left, as no batch norm follows",
+        "  0.fusion: left, as no batch norm or activation follows, but conv2d",
+        "  1: left, as no batch norm or activation follows, but conv2d",
     ]  # fmt: skip
     assert str(genesis.torch.report(ours)) == text
     ours[2].r = nn.Identity()

@@ -227,11 +227,11 @@ def test_layers_that_are_left() -> None:
     hooked.register_forward_hook(lambda module, args, output: None)
     model = nn.Sequential(
         nn.Conv2d(3, 4, 1), nn.SyncBatchNorm(4), nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
-        nn.BatchNorm2d(4), hooked, nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), nn.ReLU(),
+        nn.BatchNorm2d(4), hooked, nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), nn.Softplus(),
     )  # fmt: skip
     assert genesis.torch.fuse(model).fusion.left == [
         ("0", "SyncBatchNorm is not BatchNorm2d"), ("2", "its padding mode is circular"), ("4", "it has hooks"),
-        ("6", "no batch norm follows"),
+        ("6", "no batch norm or activation follows"),
     ]  # fmt: skip
     custom = genesis.torch.fuse(DependsOnData())
     assert custom.fusion.left == [("conv", "it has not been called yet")]

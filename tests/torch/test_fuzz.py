@@ -15,6 +15,7 @@ from tests.torch.residual_blocks import chain
 from tests.torch.zoo_networks import Network
 
 
+@pytest.mark.usefixtures("activates")
 @pytest.mark.parametrize("seed", range(40))
 def test_random_models_and_what_people_do_to_them(seed: int) -> None:
     failure, _ = fuzz.case(seed)

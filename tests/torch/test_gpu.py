@@ -56,6 +56,62 @@ def test_no_farther_from_the_truth_than_the_layers(shape: tuple[int, ...], dtype
         assert error <= allowed, f"result {index}: {error:.1e}, allowed {allowed:.1e}"
 
 
+class Summed(nn.Module):
+    """A convolution, and a sum with a parameter, which has a gradient then."""
+
+    def __init__(self, conv: nn.Conv2d, shape: torch.Size, end: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.other, self.end = conv, nn.Parameter(torch.randn(shape)), end
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.end(self.conv(x) + self.other)
+        return y
+
+
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("end", [nn.ReLU, nn.Identity])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_without_a_norm(shape: tuple[int, ...], end: type[nn.Module], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    _, channels, filters, kernel, stride, size = shape
+    conv, x = nn.Conv2d(channels, filters, kernel, stride, kernel // 2), torch.randn(shape[0], channels, size, size)
+    theirs = Summed(conv, conv(x).shape, end()).cuda().to(dtype, memory_format=torch.channels_last)
+    exact, ours = copy.deepcopy(theirs).double(), genesis.torch.fuse(copy.deepcopy(theirs))
+    x = x.to("cuda", dtype).contiguous(memory_format=torch.channels_last)
+    grad = torch.randn_like(theirs(x))
+    truth, reference = results(exact, x.double(), grad), results(theirs, x, grad)
+    for _ in range(3):
+        for mine, other, right in zip(results(ours, x, grad), reference, truth, strict=True):
+            error, allowed = ((value.double() - right).norm() / right.norm() for value in (mine, other))
+            assert error <= max(2 * allowed, 1e-5 if dtype is torch.float32 else 1e-3)
+    assert len(genesis.torch.report(ours).fused) == 1
+
+
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("end", [nn.ReLU, nn.SiLU, nn.Sigmoid])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_activations_without_a_norm(shape: tuple[int, ...], end: type[nn.Module], dtype: torch.dtype) -> None:
+    """Three steps: the first one prepares the launches."""
+    torch.manual_seed(0)
+    _, channels, filters, kernel, stride, size = shape
+    theirs = nn.Sequential(nn.Conv2d(channels, filters, kernel, stride, kernel // 2), end()).cuda()
+    theirs = theirs.to(dtype, memory_format=torch.channels_last)
+    exact, ours = copy.deepcopy(theirs).double(), genesis.torch.fuse(copy.deepcopy(theirs))
+    x = torch.randn(shape[0], channels, size, size, device="cuda", dtype=dtype)
+    x = x.contiguous(memory_format=torch.channels_last)
+    grad = torch.randn_like(theirs(x))
+    truth, reference = results(exact, x.double(), grad), results(theirs, x, grad)
+    for _ in range(3):
+        for mine, other, right in zip(results(ours, x, grad), reference, truth, strict=True):
+            error, allowed = ((value.double() - right).norm() / right.norm() for value in (mine, other))
+            assert error <= max(2 * allowed, 1e-5 if dtype is torch.float32 else 1e-3)
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x), results(ours, x, grad)[0])
+    assert len(genesis.torch.report(ours).fused) == 1
+
+
 def test_memory_is_pytorchs_and_a_step_can_be_captured() -> None:
     model = ResNet(Bottleneck, (1, 1, 1, 1), 5).cuda().to(memory_format=torch.channels_last)
     fused = genesis.torch.fuse(copy.deepcopy(model))

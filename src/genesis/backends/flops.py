@@ -51,5 +51,16 @@ def conv_bn_relu_backward(
     return (needs[0] + needs[1]) * _per_output(grad) * math.prod(saved.weight.shape)
 
 
+def conv_act(input: Shaped, weight: Shaped, bias: object, geometry: ConvGeometry, *_: object) -> int:
+    return conv_forward(input, weight, bias, geometry)
+
+
+def conv_act_backward(
+    grad: Shaped, input: object, weight: Shaped, kept: object, geometry: object, activation: object,
+    needs: tuple[bool, ...], *_: object,
+) -> int:  # fmt: skip
+    return (needs[0] + needs[1]) * _per_output(grad) * math.prod(weight.shape)
+
+
 def _per_output(grad: Shaped) -> int:
     return 2 * grad.shape[0] * math.prod(grad.shape[2:])  # the channels are counted with the weight

@@ -23,7 +23,7 @@ class Chain(NamedTuple):
     """Steps that become one op, by their positions; residual is the value that the sum adds."""
 
     conv: int
-    norm: int
+    norm: int | None  # None: sum or activation follow the convolution
     add: int | None
     activation: int | None
     residual: int | None
@@ -33,63 +33,94 @@ class Chain(NamedTuple):
         return next(step for step in (self.activation, self.add, self.norm) if step is not None)
 
 
-def find_chains(steps: Sequence[Step], outputs: Sequence[int]) -> tuple[list[Chain], list[tuple[str, str]]]:
+def find_chains(
+    steps: Sequence[Step], outputs: Sequence[int], without_norm: bool = False
+) -> tuple[list[Chain], list[tuple[str, str]]]:
     """The chains, and for each convolution that is in none, its name and why.
 
-    A value that somebody else needs too (another step, or the caller) ends a chain before it.
+    A value that somebody else needs too (another step, or the caller) ends a chain before it. without_norm: also those
+    of a convolution, a sum and an activation.
 
     Example:
         >>> steps = [Step(CONV, 1, (0,)), Step(NORM, 2, (1,)), Step(ADD, 3, (2, 0)), Step(ACTIVATION, 4, (3,))]
         >>> find_chains(steps, [4])
         ([Chain(conv=0, norm=1, add=2, activation=3, residual=0)], [])
     """
-    users: dict[int, list[int]] = {}
-    for position, step in enumerate(steps):
-        for operand in step.operands:
-            users.setdefault(operand, []).append(position)
-
-    def next_after(position: int) -> int | None:
-        """The only user of a step's result."""
-        value = steps[position].result
-        found = users.get(value, [])
-        return found[0] if len(found) == 1 and value not in outputs else None
-
+    uses = _Uses(steps, outputs)
     chains: list[Chain] = []
+    bare: list[int] = []  # convolutions without a norm
     left: list[tuple[str, str]] = []
     taken: set[int] = set()
+
+    def add(chain: Chain) -> None:
+        if _is_changed(steps, chain):
+            left.append((steps[chain.conv].name, "its input is changed in place before the chain ends"))
+            return
+        if chain.add is not None:
+            taken.add(chain.add)
+        chains.append(chain)
+
     for position, step in enumerate(steps):
         if step.kind != CONV:
             continue
-        norm = next_after(position)
-        reason = _why_not(steps, position, norm, step.result in users)
+        norm = uses.next_after(position)
+        if without_norm and not step.obstacle and norm is not None and steps[norm].kind in (ADD, ACTIVATION):
+            bare.append(position)
+            continue
+        reason = _why_not(steps, position, norm, step.result in uses.users, without_norm)
         if reason:
             left.append((step.name, reason))
-            continue
-        assert norm is not None
-        add, residual = None, None
-        end = next_after(norm)
+        else:
+            add(uses.follow(position, norm, taken))
+    for position in bare:  # after those with a norm, to which the sums are worth more
+        chain = uses.follow(position, None, taken)
+        if chain.add is None and chain.activation is None:
+            left.append((steps[position].name, "its sum or activation runs with another convolution, or by itself"))
+        else:
+            add(chain)
+    return sorted(chains), left
+
+
+class _Uses:
+    """The steps that take each value."""
+
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[int]) -> None:
+        self._steps, self._outputs = steps, outputs
+        self.users: dict[int, list[int]] = {}
+        for position, step in enumerate(steps):
+            for operand in step.operands:
+                self.users.setdefault(operand, []).append(position)
+
+    def next_after(self, position: int) -> int | None:
+        """The only user of a step's result."""
+        value = self._steps[position].result
+        found = self.users.get(value, [])
+        return found[0] if len(found) == 1 and value not in self._outputs else None
+
+    def follow(self, conv: int, norm: int | None, taken: set[int]) -> Chain:
+        """The chain with the sum, unless another has taken that, and the activation that come next."""
+        steps, before = self._steps, conv if norm is None else norm
+        add, residual, end = None, None, self.next_after(before)
         if end is not None and steps[end].kind == ADD and end not in taken and not steps[end].obstacle:
             first, second = steps[end].operands
-            other = second if first == steps[norm].result else first
-            add, residual, end = (end, other, next_after(end)) if first != second else (None, None, None)
+            other = second if first == steps[before].result else first
+            add, residual, end = (end, other, self.next_after(end)) if first != second else (None, None, None)
         if end is not None and (steps[end].kind != ACTIVATION or steps[end].obstacle):
             end = None
-        chain = Chain(position, norm, add, end, residual)
-        between = steps[position + 1 : chain.last]  # the convolution moves past these
-        if any(step.operands[0] in other.changed for other in between):
-            left.append((step.name, "its input is changed in place before the chain ends"))
-            continue
-        if add is not None:
-            taken.add(add)
-        chains.append(chain)
-    return chains, left
+        return Chain(conv, norm, add, end, residual)
 
 
-def _why_not(steps: Sequence[Step], conv: int, norm: int | None, is_used: bool) -> str:
+def _is_changed(steps: Sequence[Step], chain: Chain) -> bool:
+    """Is the convolution's input changed by a step that it moves past?"""
+    between = steps[chain.conv + 1 : chain.last]
+    return any(steps[chain.conv].operands[0] in other.changed for other in between)
+
+
+def _why_not(steps: Sequence[Step], conv: int, norm: int | None, is_used: bool, without_norm: bool) -> str:
     if steps[conv].obstacle:
         return steps[conv].obstacle
     if norm is None and is_used:
         return "its result is used in several places"
     if norm is None or steps[norm].kind != NORM:
-        return "no batch norm follows"
+        return "no batch norm or activation follows" if without_norm else "no batch norm follows"
     return steps[norm].obstacle

@@ -162,6 +162,7 @@ def _plan(module: nn.Module, calls: list[Call], chains: list[Chain]) -> tuple[_P
     for position, call in enumerate(calls):
         chain = ends.get(position)
         if chain is not None:
+            assert chain.norm is not None
             conv, norm = calls[chain.conv], calls[chain.norm]
             activation = None if chain.activation is None else _activation(module, calls[chain.activation])
             whole = Call(call.name, conv.operands, call.result)

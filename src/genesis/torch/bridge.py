@@ -15,6 +15,7 @@ from genesis.torch.unprepared import UNPREPARED, Unprepared
 if TYPE_CHECKING:
     from genesis.records import ConvGeometry, NormState
     from genesis.torch.prepared import Chain, Folded
+    from genesis.torch.prepared_act import Activated
 
     Norm = NormState[torch.Tensor]
 
@@ -63,6 +64,21 @@ def prepare_inference(
     return prepare_inference_cuda(x, weight, bias, norm, *how) if x.is_cuda else UNPREPARED
 
 
+def activates(x: torch.Tensor) -> bool:
+    """Return whether convolution, sum and activation of this input are faster as one op: on the CPU no pass of
+    PyTorch's is saved."""
+    return x.is_cuda
+
+
+def prepare_activation(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: ConvGeometry,
+    activation: str | None, keeps: str | None, has_residual: bool,
+) -> Activated | Unprepared:  # fmt: skip
+    """Prepare a convolution, a sum and an activation."""
+    how = (geometry, activation, keeps, has_residual)
+    return prepare_activation_cuda(x, weight, bias, *how) if x.is_cuda else UNPREPARED
+
+
 def prepare_cuda(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm, eps: float, geometry: ConvGeometry
 ) -> Chain | Unprepared:
@@ -80,6 +96,16 @@ def prepare_inference_cuda(
     from genesis.torch import prepared
 
     return prepared.prepare_inference(x, weight, bias, norm, eps, geometry, has_residual, activation)
+
+
+def prepare_activation_cuda(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: ConvGeometry,
+    activation: str | None, keeps: str | None, has_residual: bool,
+) -> Activated | Unprepared:  # fmt: skip
+    """prepare_activation() on the CUDA backend."""
+    from genesis.torch import prepared_act
+
+    return prepared_act.prepare(x, weight, bias, geometry, activation, keeps, has_residual)
 
 
 @functools.cache

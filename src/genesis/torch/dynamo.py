@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
+from genesis import activations as known
 from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL
 from genesis.records import ConvGeometry, Windows
-from genesis.torch import activations, pooling
-from genesis.torch import graph_ops as graph_ops  # registers an op
+from genesis.torch import activations, bridge, pooling
+from genesis.torch import conv_act as conv_act  # registers an op
+from genesis.torch import graph_ops as graph_ops  # registers another
 from genesis.torch.graph_norms import replace_group_norms
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
@@ -99,16 +101,18 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
     numbers = {node: number for number, node in enumerate(nodes)}
     outputs = [numbers[x] for node in graph.nodes if node.op == "output" for x in node.all_input_nodes]
     steps = [_step(node, numbers) for node in nodes]
-    chains, left = find_chains(steps, outputs)
+    values = [_value(node.args[0]) for node, step in zip(nodes, steps, strict=True) if step.kind == CONV and node.args]
+    without_norm = any(bridge.activates(each) for each in values if isinstance(each, Tensor))
+    chains, left = find_chains(steps, outputs, without_norm)
     order = _Order(nodes)
     fusion = Fusion()
     for chain in chains:
-        allowed = next((part for part in _parts(_without_promotion(chain, nodes)) if order.allows(part)), None)
+        allowed = next((part for part in _parts(_without_promotion(chain, nodes), nodes) if order.allows(part)), None)
         if allowed is None:
             left.append((steps[chain.conv].name, "a node between its layers conflicts with their move"))
         else:
             fusion.add("", steps, [allowed])
-            _fuse_chain(graph, nodes, allowed)
+            (_fuse_activation if allowed.norm is None else _fuse_chain)(graph, nodes, allowed)
     for name, reason in left:
         fusion.leave("", name, reason)
     for step, node in zip(steps, nodes, strict=True):
@@ -154,7 +158,9 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
             kind, obstacle = NORM, _why_not_norm(node)
             operands = tuple(numbers[x] for x in node.args[:1] if isinstance(x, fx.Node))
         elif len(operands) == 1 and _activation(node) is not None:
-            kind = ACTIVATION
+            kind, given, result = ACTIVATION, _value(node.args[0]), _value(node)
+            if not (isinstance(given, Tensor) and isinstance(result, Tensor) and given.dtype == result.dtype):
+                obstacle = "its activation changes the dtype"
         elif target in _ADDS and len(node.args) == 2 and not node.kwargs:
             if all(isinstance(_value(x), Tensor) for x in node.args):
                 kind, operands = ADD, tuple(numbers[x] for x in node.args if isinstance(x, fx.Node))
@@ -235,8 +241,14 @@ def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
     return training, float(momentum), float(_argument(node, 7, "eps", 1e-5))
 
 
-def _parts(chain: Chain) -> list[Chain]:
+def _parts(chain: Chain, nodes: list[fx.Node]) -> list[Chain]:
     """The chain, and the shorter ones at its beginning."""
+    if chain.norm is None:
+        if chain.add is None:
+            return [] if chain.activation is None else [chain]
+        short = chain._replace(activation=None)
+        is_relu = chain.activation is not None and _activation(nodes[chain.activation]) == "relu"
+        return [chain, short] if is_relu else [short]  # conv_act knows no other after a sum, see links.Link
     shorter = [chain, chain._replace(activation=None), chain._replace(activation=None, add=None, residual=None)]
     return list(dict.fromkeys(shorter))
 
@@ -245,8 +257,9 @@ def _without_promotion(chain: Chain, nodes: list[fx.Node]) -> Chain:
     """The chain, without a sum that changes the dtype or broadcasts: the op's residual has the shape of its result."""
     if chain.add is None:
         return chain
-    norm, residual, result = (_tensor(nodes[i]) for i in (chain.norm, chain.residual, chain.add) if i is not None)
-    fits = norm.dtype == residual.dtype == result.dtype and norm.shape == residual.shape
+    before = chain.conv if chain.norm is None else chain.norm
+    summand, residual, result = (_tensor(nodes[i]) for i in (before, chain.residual, chain.add) if i is not None)
+    fits = summand.dtype == residual.dtype == result.dtype and summand.shape == residual.shape
     return chain if fits else chain._replace(add=None, activation=None, residual=None)
 
 
@@ -320,16 +333,58 @@ _BUILTIN: type[BuiltinFunctionType] = type(torch.cat)
 
 
 # --- writing it ---
+def _fuse_activation(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
+    conv, last = nodes[chain.conv], nodes[chain.last]
+    activation = None if chain.activation is None else _activation(nodes[chain.activation])
+    residual = None
+    if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
+        residual = next(x for x in nodes[chain.add].args if x is not conv)
+    with graph.inserting_before(last.next):
+        keeps = None
+        if _tensor(last).requires_grad and activation is not None:
+            keeps = "result" if known.is_known_by_result(activation) else "input"
+        args = (*_operands(graph, conv), residual, *_geometry_of(conv), activation, keeps)
+        both = graph.call_function(torch.ops.genesis.conv_act, args)
+        result = _in_order(graph, graph.call_function(operator.getitem, (both, 0)), last)
+    last.replace_all_uses_with(result)
+    for position in (chain.activation, chain.add, chain.conv):
+        if position is not None:
+            graph.erase_node(nodes[position])
+
+
+def _geometry_of(conv: fx.Node) -> ConvGeometry:
+    geometry = _geometry(conv)
+    assert geometry is not None  # _step has asked
+    return geometry
+
+
+def _operands(graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False) -> list[fx.Node | None]:
+    """Input, weight and bias, cast to the dtype of the result, which under autocast is not theirs."""
+    dtype = _tensor(conv).dtype
+    operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
+    casts = [
+        x is not None and _tensor(x).dtype != dtype and not (keeps_parameters and i) for i, x in enumerate(operands)
+    ]
+    return [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
+
+
+def _in_order(graph: fx.Graph, result: fx.Node, like: fx.Node) -> fx.Node:
+    """The channels-last result of an op in the order of memory of the node that it replaces."""
+    strides = _tensor(like).stride()
+    if not (isinstance(strides[1], int) and strides[1] == 1):
+        result = graph.call_method("contiguous", (result,))
+    result.meta["example_value"] = _value(like)
+    return result
+
+
 def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
+    assert chain.norm is not None
     conv, norm, last = nodes[chain.conv], nodes[chain.norm], nodes[chain.last]
     residual = None
     if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
         residual = next(x for x in nodes[chain.add].args if x is not norm)
-    dtype = _tensor(conv).dtype  # under autocast not that of the operands
-    geometry = _geometry(conv)
-    assert geometry is not None  # _step has asked
+    geometry = _geometry_of(conv)
     with graph.inserting_before(last.next):
-        operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
         mean, var, gamma, beta = (
             _argument(norm, i + 1, name) for i, name in enumerate(("running_mean", "running_var", "weight", "bias"))
         )
@@ -337,8 +392,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
         activation = None if chain.activation is None else _activation(nodes[chain.activation])
         vectors, how = (gamma, beta, mean, var, residual), (*geometry, activation)
         folds = not training and mean is not None and not _tensor(last).requires_grad
-        casts = [x is not None and _tensor(x).dtype != dtype and (not folds or x is operands[0]) for x in operands]
-        operands = [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
+        operands = _operands(graph, conv, keeps_parameters=folds)
         if folds:
             result = graph.call_function(
                 torch.ops.genesis.conv_bn_relu_inference, (*operands, *vectors, float(eps), *how)
@@ -347,10 +401,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
             args = (*operands, *vectors, training, float(momentum), float(eps), *how)
             both = graph.call_function(torch.ops.genesis.conv_bn_relu, args)
             result = graph.call_function(operator.getitem, (both, 0))
-        strides = _tensor(last).stride()
-        if not (isinstance(strides[1], int) and strides[1] == 1):  # not channels-last, as the op has it
-            result = graph.call_method("contiguous", (result,))
-        result.meta["example_value"] = _value(last)
+        result = _in_order(graph, result, last)
     last.replace_all_uses_with(result)
     for position in (chain.activation, chain.add, chain.norm, chain.conv):
         if position is not None:

@@ -31,12 +31,16 @@ from genesis.torch.pending import (
     materialized,
     pending,
 )  # fmt: skip
-from genesis.torch.shapes import only_contiguous, plan
+from genesis.torch.shapes import only_contiguous
+from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
-_PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
+BY_PYTORCH = "on the CPU a sum or activation without a norm is left to PyTorch"
+NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
+PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
+_SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
 _before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
 
@@ -113,15 +117,17 @@ class ConvEntry(_Entry[nn.Conv2d]):
 
     def begin(self) -> None:
         self.active = True
+        self.left_on_cpu = False  # no longer active for that reason alone
         self.next = ""  # what followed its batch norm the last time: an activation, "add", "value"
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
-        self.calls = 0  # calls that were deferred
+        self.is_shared = False  # its result was activated, and used once more
         self.kinds: tuple[str, ...] = ()  # of the layers fused with it
         self.norm = 0  # the id of its norm's parameter
         self.taker = ""  # the function of other code that took what was computed
         self.reason = ""
-        self.guarded: GuardedConv | None = None
+        self.guarded: GuardedConv | None = None  # of the last call
+        self.seen: dict[tuple[object, ...], GuardedConv] = {}  # of others, by the input's shape and order of memory
 
     def __call__(self, input: Tensor) -> Tensor:
         if is_compiling():
@@ -140,20 +146,28 @@ class ConvEntry(_Entry[nn.Conv2d]):
         if self.active:
             given: Tensor | Computed = input
             if type(input) is Pending:
-                given = input.link if type(input.link) is Computed and input.value is None else materialize(input)
-            link = self._link(conv, given, weight, bias)
+                if type(input.link) is Computed and input.value is None:
+                    given = input.link
+                else:
+                    input.link.entry.taker = "conv2d"
+                    given = materialize(input)
+            settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
+            link = self._link(conv, given, weight, bias, settings)
             if link is not None:
                 return pending(link, 0)
+        elif self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
+            self.begin()  # from the next call on
         return type(conv)._conv_forward(conv, materialized(input), weight, bias)
 
-    def _link(self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> Link | None:
+    def _link(
+        self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings
+    ) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""
-        strides, inner = None, None
+        strides, inner, source = None, None, None
         if type(input) is Computed:
-            strides = input.plan.strides
+            strides, source = input.plan.strides, input.source
             input, inner = input.take()
         operands = (input, weight) if bias is None else (input, weight, bias)
-        settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
         known = self.guarded
         is_known = known is not None and known.fits(operands, strides, settings)
         modes = modes_to_defer()
@@ -166,13 +180,20 @@ class ConvEntry(_Entry[nn.Conv2d]):
             self.reason = self.reason or "it has hooks"
             return None
         if not is_known:
-            known = self._guard(operands, strides, settings)
-            if known is None:
-                return None
+            key = (input.shape, strides, len(operands))
+            known = self.seen.get(key)
+            if known is None or not known.fits(operands, strides, settings):
+                known = self._guard(operands, strides, settings)
+                if known is None:
+                    return None
+                if len(self.seen) >= _SIZES:
+                    self.seen.clear()
+                self.seen[key] = known
             self.guarded = known
         assert known is not None
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
-        self.calls += 1
+        if source is not None:
+            link.source = source
         if input.is_inference():  # it has no version counter
             if modes[:2] != (False, True):
                 return None
@@ -193,32 +214,42 @@ class ConvEntry(_Entry[nn.Conv2d]):
         if dtype is None or padding_mode != "zeros":
             return None
         strides = None if only_contiguous(dtype, input.is_cuda) else given_strides or input.stride()
-        how = plan(input.shape, weight.shape, stride, padding, dilation, groups, strides, weight.stride())
+        how = plan_of(input.shape, weight.shape, stride, padding, dilation, groups, strides, weight.stride())
         return None if how is None else GuardedConv(operands, given_strides, settings, how, dtype)
 
     # --- how its results were used ----------------------------------------------------------------------------------
-    def fused(self, stage: int, activation: str) -> None:
+    def fused(self, stage: int, activation: str, has_norm: bool) -> None:
         self.unfused = 0
-        if stage == 1:
+        if stage == 0:
+            self.kinds = (activation,)
+        elif stage == 1:
             self.next, self.kinds = activation, ("norm", activation)
-        else:
+        elif has_norm:
             self.next, self.kinds = "add", ("norm", "add", activation)
+        else:
+            self.kinds = ("add", activation)
 
-    def note_materialized(self, stage: int) -> None:
+    def note_materialized(self, stage: int, has_no_norm: bool) -> None:
         """Other code used the value."""
         if stage == 0:
             self.unfused += 1
-            self.reason = self.reason or f"no batch norm follows{self.taker and ', but ' + self.taker}"
-            self.active = self.unfused < _PATIENCE
+            if self.is_shared:
+                self.reason, self.kinds = SEVERAL_USES, ()
+            self.reason = self.reason or f"{NOTHING_FOLLOWS}{self.taker and ', but ' + self.taker}"
+            self.active = self.unfused < PATIENCE
             return
         self.unfused = 0
         if stage == 1:
             self.next, self.kinds = "value", ("norm",)
         else:
-            self.kinds = ("norm", "add")
+            self.kinds = ("add",) if has_no_norm else ("norm", "add")
+
+    def leave_on_cpu(self) -> None:
+        """An activation or a sum follows, with which nothing is won there."""
+        self.left_on_cpu, self.reason = True, BY_PYTORCH
 
     def stop(self, reason: str) -> None:
-        self.active, self.reason = False, reason
+        self.active, self.left_on_cpu, self.reason = False, False, reason
 
 
 class NormEntry(_Entry[nn.BatchNorm2d]):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from genesis.errors import DTypeError, describe
 from genesis.torch.activations import LAYERS
 from genesis.torch.autograd_functions import install
+from genesis.torch.conv_call_entries import ConvCallEntry
 from genesis.torch.entries import (
     FORWARD,
     SCRIPT,
@@ -29,7 +31,7 @@ _FORWARDS: dict[type[nn.Module], type[_Entry]] = {
 
 
 def fuse(model: nn.Module) -> nn.Module:
-    """Run convolution → batch norm (→ sum) → activation as one op wherever a model has that, in training and inference.
+    """Run convolution → batch norm (→ sum) → activation as one op wherever a model has that, on CUDA without norms too.
 
     Nothing is traced and no layer is replaced: the model's own code runs at each call. A convolution is deferred until
     that code uses its result: batch norm, a sum and an activation that follow run with it as one op, and before
@@ -48,7 +50,7 @@ def fuse(model: nn.Module) -> nn.Module:
         >>> print(model.fusion)
         1 fused, 1 left
           0 → 1 → 2
-          3: left, as no batch norm follows
+          3: left, as no batch norm or activation follows
         >>> model(torch.ones(2, 3, 8, 8)).shape
         torch.Size([2, 1, 6, 6])
     """
@@ -58,6 +60,8 @@ def fuse(model: nn.Module) -> nn.Module:
         state = module.__dict__
         kind = type(module)
         entry = _FORWARDS.get(kind)
+        if entry is None and issubclass(kind, nn.Conv2d) and not issubclass(kind, LazyModuleMixin):
+            entry = ConvEntry if kind.forward is nn.Conv2d.forward else ConvCallEntry
         if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
             entry = FrozenNormEntry
         if entry is not None and state.keys().isdisjoint((FORWARD, "_conv_forward")):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
-from genesis.torch import bridge, ops, pass_through
-from genesis.torch.modes import Modes, current_modes, nothing_intercepts, without_newer_hooks
+from genesis.torch import bridge, conv_act, ops, pass_through
+from genesis.torch.modes import Modes, current_modes, nothing_intercepts, version_of, versions_of, without_newer_hooks
 from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
 from genesis.torch.unprepared import UNPREPARED
@@ -18,10 +18,13 @@ from genesis.torch.unprepared import UNPREPARED
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
     from genesis.torch.prepared import Begun
+    from genesis.torch.prepared_act import Activated
     from genesis.torch.signatures import Array
+    from genesis.torch.unprepared import Unprepared
 
 _any_autocast = torch._C._is_any_autocast_enabled
 OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
+NO_NORM = object()
 
 
 @final
@@ -31,7 +34,7 @@ class Link:
     __slots__ = (
         "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes", "momentum",
         "norm", "norm_versions", "output", "plan", "ready", "ready_for", "residual", "residual_inner",
-        "residual_version", "training", "versions", "weight",
+        "residual_version", "source", "training", "versions", "weight",
     )  # fmt: skip
 
     training: bool  # the norm's settings, from stage 1 on
@@ -45,9 +48,10 @@ class Link:
         self.entry, self.guarded, self.plan, self.dtype, self.modes = entry, guarded, guarded.plan, guarded.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
         self.inner = inner  # the input's values in channels-last order, if it has them
+        self.source: Tensor | None = None  # the same as a node of the graph
         self.cast: tuple[Tensor, Tensor | None] | None = None  # weight and bias, cast to dtype
         self.output: Tensor | None = None  # of the convolution, where that could not be deferred
-        self.norm: Any = None  # the tensors of the norm that follows, NormState
+        self.norm: Any = None  # the tensors of the norm that follows, NormState; NO_NORM: an activation did
         self.norm_versions: tuple[int, ...] = ()
         self.known: GuardedNorm | None = None  # launches prepared for this norm by earlier calls
         self.begun: Any = None  # convolution and statistics: BegunConvNorm, or prepared.Begun
@@ -62,7 +66,7 @@ class Link:
         link = Link(
             self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
-        link.output, link.cast = self.output, self.cast
+        link.output, link.cast, link.source = self.output, self.cast, self.source
         if stage:
             link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
             link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
@@ -78,7 +82,7 @@ class Link:
         if self.weight.requires_grad or self.input.requires_grad:
             return True
         tensors = [self.bias]
-        if stage:
+        if stage and self.norm is not NO_NORM:
             tensors += self.norm[:2]
         if stage == 2:
             tensors.append(self.residual)
@@ -92,7 +96,7 @@ class Link:
         """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
         with _restored(self.modes):
             if stage > 0:
-                return self.finish(None, stage)
+                return self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
             if self.output is not None:
                 return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
@@ -111,7 +115,7 @@ class Link:
         if self.norm_versions != versions_of_norm(norm, training):
             raise self._changed("its batch norm's weight, bias or statistics were")
         residual = self.residual if stage == 2 else None
-        if residual is not None and self.residual_version != _version(residual):
+        if residual is not None and self.residual_version != version_of(residual):
             raise self._changed("the other summand was")
         if at_once:
             self.check_convolution()
@@ -127,6 +131,41 @@ class Link:
             else:
                 y = raises(y)
         return y
+
+    def activate(self, activation: str | None, inplace: bool, stage: int) -> Tensor | Computed:
+        """activation(conv), or of stage 2 activation(conv + residual), of a convolution that no norm follows."""
+        self.check_convolution()
+        residual = self.residual if stage else None
+        if residual is not None and self.residual_version != version_of(residual):
+            raise self._changed("the other summand was")
+        added = residual if residual is None or self.residual_inner is None else self.residual_inner
+        self.norm, geometry, weight = NO_NORM, self.plan.geometry, self.weight
+        if not self.needs_gradients(stage):
+            x, bias = self._cast(self.input if self.inner is None else self.inner), self._bias_values()
+            found = self._prepared_activation(x, activation, None, stage).run(x, weight, bias, added)
+            if found is None:
+                return self._plain(conv_act.conv_act_values(*self._values(), added, geometry, activation))
+            return self._plain(found[0])
+        input, passes_through = pass_through.input_of(self, self._cast(self.input))
+        x = input if self.source is None else self._cast(self.source)
+        how = conv_act.How(geometry, activation, conv_act.kept_by(activation, inplace))
+        prepared = self._prepared_activation(x, activation, how.keeps, stage)
+        bias = self._bias_values()
+        found = prepared.run(x, weight, bias, added)
+        parameters = self._parameters() if found is None else (weight, bias)
+        values = conv_act.Values(x, *parameters, added, prepared, found)
+        operands = (input, weight, self.bias, None if residual is None else pass_through.view_of(residual))
+        return self._result(*conv_act.apply(passes_through, *operands, how, values))
+
+    def _prepared_activation(
+        self, x: Tensor, activation: str | None, keeps: str | None, stage: int
+    ) -> Activated | Unprepared:
+        known, key = self.guarded.activated, (activation, keeps, stage != 0)
+        prepared = known.get(key)
+        if prepared is None or not prepared.is_current():
+            how = (self.plan.geometry, *key)
+            prepared = known[key] = bridge.prepare_activation(x, self.weight, self._bias_values(), *how)
+        return prepared
 
     def whole(self, activation: str | None, residual: Tensor | None = None) -> Tensor | Computed:
         """All of it in one call, the running statistics included."""
@@ -185,13 +224,14 @@ class Link:
 
     def _wrapped(self, y: Tensor, view: Tensor | None) -> Computed:
         """Wrap the op's channels-last result, where PyTorch's layers give contiguous tensors."""
-        inner, value = y, None
+        inner, value, source = y, None, None
         if y.requires_grad:
-            inner, value = y.detach(), _ordered(y, self.plan)
+            inner, value, source = y.detach(), _ordered(y, self.plan), y
             if view is not None:
                 pass_through.register(self.entry, self.input, value, view)
                 pass_through.keep(inner, view)  # which outlives the value: the next chain saves it
-        return Computed(self, inner, value)
+                pass_through.keep(y, view)
+        return Computed(self, inner, value, source)
 
     def begin(self, norm: NormState[Tensor]) -> None:
         """Compute the convolution and its statistics, which update the running ones of norm."""
@@ -245,6 +285,13 @@ class Link:
             with torch.no_grad():
                 self.cast = weight.to(self.dtype), self._cast(bias)
         return self.cast
+
+    def _bias_values(self) -> Tensor | None:
+        bias = self.bias
+        if bias is None or bias.dtype is self.dtype:
+            return bias
+        with torch.no_grad():
+            return bias.to(self.dtype)
 
     def _cast(self, tensor: OptionalTensor) -> OptionalTensor:
         """The tensor in the dtype that autocast prescribes; None stays None."""
@@ -300,14 +347,15 @@ class Computed:
     It takes the place of a Link, at stage 3.
     """
 
-    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "taken", "value")
+    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "source", "taken", "value")
 
-    def __init__(self, link: Link, inner: Tensor, value: Tensor | None) -> None:
-        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph."""
+    def __init__(self, link: Link, inner: Tensor, value: Tensor | None, source: Tensor | None) -> None:
+        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph, and source the
+        node before it, whose values are inner."""
         self.entry, self.guarded, self.plan, self.dtype, self.modes = (
             link.entry, link.guarded, link.plan, link.dtype, link.modes
         )  # fmt: skip
-        self.inner, self.value = inner, value
+        self.inner, self.value, self.source = inner, value, source
         self.taken = False  # other code has the value
 
     def needs_gradients(self, stage: int) -> bool:
@@ -336,22 +384,6 @@ _MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: the input or "
     "weight of convolution '{}'"
 )
-
-
-def _version(tensor: Tensor | None) -> int:
-    if tensor is None:
-        return 0
-    try:
-        return tensor._version
-    except RuntimeError:  # inference tensors have none
-        return -1
-
-
-def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
-    try:
-        return tuple([0 if each is None else each._version for each in tensors])
-    except RuntimeError:
-        return tuple([_version(each) for each in tensors])
 
 
 def versions_of_norm(norm: NormState[Tensor], training: bool) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -99,3 +100,19 @@ def without_newer_hooks(saving: object) -> Iterator[None]:
 def is_plain(tensor: object) -> bool:
     """Return whether this is a Tensor or Parameter, and of no other class, whose functions may be overridden."""
     return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+
+
+def version_of(tensor: Tensor | None) -> int:
+    if tensor is None:
+        return 0
+    try:
+        return tensor._version
+    except RuntimeError:  # inference tensors have none
+        return -1
+
+
+def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
+    try:
+        return tuple([0 if each is None else each._version for each in tensors])
+    except RuntimeError:
+        return tuple([version_of(each) for each in tensors])

@@ -176,10 +176,10 @@ def _gradients(ctx: FusedContext, grad: Tensor, addend: Tensor | None) -> Gradie
     needs = ctx.needs_input_grad[:6]
     saved = record(SavedConvNorm, ctx.saved_tensors)
     grads: Gradients = call("conv_bn_relu_backward", grad, saved, *ctx.options, needs, False, addend)
-    return *_in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None
+    return *in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None
 
 
-def _in_dtype(grads: Gradients, dtype: torch.dtype, computed: torch.dtype) -> Gradients:
+def in_dtype(grads: Gradients, dtype: torch.dtype, computed: torch.dtype) -> Gradients:
     """With those of weight and bias in the dtype of the parameters."""
     if dtype is computed:
         return grads
@@ -261,7 +261,7 @@ def _prepared_gradients(ctx: PreparedContext, grad: Tensor, addend: Tensor | Non
         whole = SavedConvNorm(x, weight, chain.bias_like(kept), gamma, beta, *found)
         options = (True, chain.geometry, activation, needs, False, addend)
         grads = call("conv_bn_relu_backward", grad, whole, *options)
-    return *_in_dtype(grads, dtype, grad.dtype), None
+    return *in_dtype(grads, dtype, grad.dtype), None
 
 
 _apply_prepared = super(torch.autograd.Function, _Prepared).apply
@@ -343,9 +343,9 @@ def _opaque_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:
     if mean is running_mean:  # an op's result is no argument
         mean = torch.clone(mean)
     kept, passed = (
-        laid_out(each, _empty_images(each.shape, each)) if each.ndim == 4 else each for each in (kept, passed)
+        laid_out(each, empty_images(each.shape, each)) if each.ndim == 4 else each for each in (kept, passed)
     )
-    return laid_out(y, _empty_images(y.shape, y)), mean, inverse_std, kept, passed
+    return laid_out(y, empty_images(y.shape, y)), mean, inverse_std, kept, passed
 
 
 def geometry_of(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> ConvGeometry:
@@ -373,7 +373,7 @@ def opaque_backward(grad: Tensor, *args: *BackwardArguments, addend: Tensor | No
     return [x.clone() if x is grad else x for x in grads]  # an op's result is no argument
 
 
-def _empty_images(shape: Sequence[int], like: Tensor) -> Tensor:
+def empty_images(shape: Sequence[int], like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
@@ -385,7 +385,7 @@ def empty_output(
         (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
         for i in (0, 1)
     ]
-    return _empty_images((input.shape[0], weight.shape[0], *sizes), input)
+    return empty_images((input.shape[0], weight.shape[0], *sizes), input)
 
 
 def _shapes_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:

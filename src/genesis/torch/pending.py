@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from genesis.records import NormState
-from genesis.torch import activations
-from genesis.torch.links import Computed, Link, versions_of_norm
+from genesis.torch import activations, bridge
+from genesis.torch.links import NO_NORM, Computed, Link, versions_of_norm
 from genesis.torch.modes import are_current, are_current_for_guarded
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
 
@@ -65,9 +65,10 @@ class Pending(Tensor):
             result = handler(*args, **(kwargs or {}))
             if result is not NOT_HERE:
                 return result
-        for each in args:
-            if type(each) is Pending and each.stage < 3:
-                each.link.entry.taker = getattr(func, "__name__", "")
+        for arg in args:
+            for each in arg if type(arg) in (list, tuple) else (arg,):  # type: ignore[attr-defined]  # cat's list
+                if type(each) is Pending and each.stage < 3:
+                    each.link.entry.taker = getattr(func, "__name__", "")
         return func(*materialized(args), **materialized(kwargs or {}))
 
     # A sum that Python calls directly: three times as fast as by __torch_function__.
@@ -121,9 +122,11 @@ def materialize(p: Pending) -> Tensor:
 
 def _compute(p: Pending) -> Tensor:
     link, stage = p.link, p.stage
+    if not stage and type(link) is Link and link.norm is NO_NORM:
+        link.entry.is_shared = True
     value = link.compute(stage)
     if stage < 3:
-        link.entry.note_materialized(stage)
+        link.entry.note_materialized(stage, type(link) is Link and link.norm is NO_NORM)
     return value.compute(3) if type(value) is Computed else value
 
 
@@ -139,7 +142,7 @@ def computed(p: Pending) -> Tensor | Computed:
     link = p.link
     if p.stage == 1 or p.stage == 2:
         value = link.compute(p.stage)
-        link.entry.note_materialized(p.stage)
+        link.entry.note_materialized(p.stage, type(link) is Link and link.norm is NO_NORM)
         if type(value) is not Computed:
             return become(p, value)
         p.link, p.stage = link, _ = value, 3
@@ -241,6 +244,7 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     link.known = known
     link.check_convolution()
     if link.norm is not None:  # the convolution's output goes to several norms
+        entry.is_shared = entry.is_shared or link.norm is NO_NORM
         link = link.copy(0)
     link.norm, link.training, link.momentum, link.eps = norm, training, momentum, eps
     entry.norm = id(mean if weight is None else weight)
@@ -290,13 +294,28 @@ def _batch_norm(
 def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     """An activation of a Pending, or NOT_HERE."""
     link, stage = p.link, p.stage
-    if not stage or type(link) is Computed or not _can_extend(p, link):
+    if type(link) is Computed or not _can_extend(p, link):
         return NOT_HERE
-    y = link.ready
-    if y is None or stage == 2 or link.ready_for != activation:
-        y = link.finish(activation, stage)
-    link.ready = None
-    link.entry.fused(stage, activation)
+    if not stage:
+        if link.output is not None or link.entry.is_shared:
+            return NOT_HERE
+        if link.norm is not None:
+            link.entry.is_shared = True
+            return NOT_HERE
+        if not bridge.activates(link.input):
+            link.entry.leave_on_cpu()
+            return NOT_HERE
+        y: Tensor | Computed | None = link.activate(activation, inplace, 0)
+    elif link.norm is NO_NORM:
+        if activation != "relu":  # whose derivative of higher orders asks nothing of the summand
+            return NOT_HERE
+        y = link.activate(activation, inplace, stage)
+    else:
+        y = link.ready
+        if y is None or stage == 2 or link.ready_for != activation:
+            y = link.finish(activation, stage)
+        link.ready = None
+    link.entry.fused(stage, activation, link.norm is not NO_NORM)
     if not inplace:
         return given(y)
     if type(y) is not Computed:
@@ -319,9 +338,11 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
         return NOT_HERE
     first, second = input, other
     if type(input) is not Pending or input.stage != 1:
-        if func in _ADDS_IN_PLACE or type(other) is not Pending or other.stage != 1:
+        takes, may_swap = type(input) is Pending and _adds_without_norm(input), func not in _ADDS_IN_PLACE
+        if may_swap and type(other) is Pending and (other.stage == 1 or (not takes and _adds_without_norm(other))):
+            first, second = other, input
+        elif not takes:
             return NOT_HERE
-        first, second = other, input
     link: Link = first.link
     if second is first or not _can_extend(first, link):
         return NOT_HERE
@@ -338,7 +359,13 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
         if not _takes_summand(link, second, strides):
             return NOT_HERE
         link.guarded.summand = strides, guard(second)
-    link.entry.next = "add"
+    if first.stage:
+        link.entry.next = "add"
+    elif bridge.activates(link.input):
+        link.norm = NO_NORM
+    else:
+        link.entry.leave_on_cpu()
+        return NOT_HERE
     if link.residual is not None:
         link = link.copy(1)
     link.residual, link.residual_inner, link.residual_version = second, inner, second._version
@@ -346,6 +373,16 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
         return pending(link, 2)
     first.link, first.stage = link, 2
     return first
+
+
+def _adds_without_norm(p: Pending) -> bool:
+    """Is this a convolution's result that may be summed, which nobody else has used?"""
+    link = p.link
+    if type(link) is Computed or p.stage or p.value is not None or link.output is not None:
+        return False
+    if link.norm is not None:
+        link.entry.is_shared = True
+    return not link.entry.is_shared
 
 
 def _takes_summand(link: Link, x: Tensor, strides: tuple[int, ...] | None) -> bool:

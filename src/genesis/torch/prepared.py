@@ -13,6 +13,7 @@ from torch import Tensor
 
 from genesis import dtypes
 from genesis.backends import active
+from genesis.backends.cuda.ops.conv.prepared import unchanged
 from genesis.backends.cuda.ops.conv_bn_relu import launch as conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
     BITS,
@@ -26,7 +27,6 @@ from genesis.backends.cuda.ops.conv_bn_relu.prepared import (
     supports,
     supports_inference,
     training,
-    unchanged,
 )
 from genesis.backends.cuda.runtime.array import layout_of
 from genesis.records import BegunConvNorm, ConvGeometry, NormState
@@ -67,7 +67,7 @@ def _is_plain() -> bool:
     return active["cuda"].conv_bn_relu is conv_bn_relu.conv_bn_relu
 
 
-def _bytes(device: Device, number: int) -> Callable[[], Tensor]:
+def bytes_maker(device: Device, number: int) -> Callable[[], Tensor]:
     return device.maker(layout_of((number,), dtypes.uint8, device.index))
 
 
@@ -102,7 +102,7 @@ class Folded:
         self._stream, self._watched = device.current_stream, device.watched
         self._bias_place, self._workspace_place = launches.bias_place, launches.workspace_place
         self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
-        self._make_y, self._make_scratch = device.maker(launches.y), _bytes(device, launches.scratch)
+        self._make_y, self._make_scratch = device.maker(launches.y), bytes_maker(device, launches.scratch)
         self.eps, self.is_current = eps, launches.is_current
 
     def run(
@@ -131,7 +131,7 @@ class Folded:
         y_at = y.data_ptr()
         self._convolve(stream, y_at, x_at, folded, folded_bias, residual_at, folded + self._workspace_place)
         if self._activate is not None:
-            self._activate(stream, y_at)
+            self._activate(stream, y_at, y_at)
         return y
 
 
@@ -143,11 +143,11 @@ class Chain:
         self._stream, self.eps, self.geometry = device.current_stream, launches.eps, launches.geometry
         self._x_strides, self._y_strides = launches.x.strides, launches.y.strides
         self._make_kept, self._make_y = device.maker(launches.kept), device.maker(launches.y)
-        self._make_block = [_bytes(device, launches.block_bytes(tells)) for tells in (NOTHING, BITS, VALUES)]
+        self._make_block = [bytes_maker(device, launches.block_bytes(tells)) for tells in (NOTHING, BITS, VALUES)]
         self._make_values = None if launches.values is None else device.maker(launches.values)
         self._make_scratch = None  # y has room for it
         if launches.scratch > launches.y.num_bytes:
-            self._make_scratch = _bytes(device, launches.scratch)
+            self._make_scratch = bytes_maker(device, launches.scratch)
         self._backwards: dict[tuple[object, ...], _Backward] = {}
         self.is_current = launches.is_current
 
@@ -264,7 +264,7 @@ class _Backward:
         self._makers: list[Callable[[], Tensor] | None] = [
             None if layout is None else device.maker(layout) for layout in launches.layouts
         ]
-        self._make_scratch = _bytes(device, launches.scratch)
+        self._make_scratch = bytes_maker(device, launches.scratch)
         self._same = guard(*saved)
         self._addend_strides = None if launches.layouts[0] is None else launches.layouts[0].strides
 

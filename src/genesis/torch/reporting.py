@@ -9,8 +9,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from genesis.fusion import Fusion
+from genesis.torch import bridge
 from genesis.torch.activations import of_layer
-from genesis.torch.entries import FORWARD, ConvEntry, PoolEntry
+from genesis.torch.entries import BY_PYTORCH, FORWARD, NOTHING_FOLLOWS, ConvEntry, PoolEntry
 
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
 
@@ -84,25 +85,28 @@ def _of_convolution(
         return (name,), entry.reason
     if entry.kinds:
         names = {kind: part for part, kind in _kinds(followers or [])}
-        norm = norms.get(entry.norm, "batch norm")
-        return (name, norm, *(names.get(kind, kind) for kind in entry.kinds[1:])), ""
+        names["norm"] = norms.get(entry.norm, "batch norm")
+        return (name, *(names.get(kind, kind) for kind in entry.kinds)), ""
     if followers is not None:
         kinds = _kinds(followers)
-        if kinds and kinds[0][1] == "norm":
+        if kinds and kinds[0][1] != "norm" and not bridge.activates(conv.weight):
+            return (name,), BY_PYTORCH
+        if kinds:
             return (name, *(part for part, _ in kinds)), ""
         if followers and isinstance(followers[0][1], _OTHER_NORMS):
             return (name,), f"{type(followers[0][1]).__name__} is not BatchNorm2d"
-        return (name,), "no batch norm follows"
+        return (name,), NOTHING_FOLLOWS
     return (name,), entry.reason or "it has not been called yet"
 
 
 def _kinds(followers: list[tuple[str, nn.Module]]) -> list[tuple[str, str]]:
-    if not followers or type(followers[0][1]) is not nn.BatchNorm2d:
-        return []
-    found = [(followers[0][0], "norm")]
-    activation = of_layer(followers[1][1]) if len(followers) > 1 else None
+    """Those among the followers that run with a convolution, each with its kind."""
+    found = []
+    if followers and type(followers[0][1]) is nn.BatchNorm2d:
+        found.append((followers[0][0], "norm"))
+    activation = of_layer(followers[len(found)][1]) if len(followers) > len(found) else None
     if activation is not None:
-        found.append((followers[1][0], activation[0]))
+        found.append((followers[len(found)][0], activation[0]))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Types of the ops in ops.py: PyTorch's contexts, what the backend's ops return, and the arguments in the schemas."""
+"""Types of the ops in ops.py and conv_act.py: contexts, what the backend's ops return, arguments in the schemas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from torch import Tensor
 from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState
 
 if TYPE_CHECKING:
+    from genesis.torch import conv_act
     from genesis.torch.prepared import Begun, Chain
+    from genesis.torch.prepared_act import Activated
+    from genesis.torch.unprepared import Unprepared
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]
 Results: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
@@ -54,6 +57,9 @@ Made: TypeAlias = "tuple[Begun, Tensor, str | None, Tensor]"
 PreparedArguments: TypeAlias = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Made]
 """Input, weight, bias, gamma, beta, residual, and what has been computed."""
 
+ActivatedArguments: TypeAlias = "tuple[Tensor, Tensor, Tensor | None, Tensor | None, conv_act.How, conv_act.Values]"
+"""Input, weight, bias, residual; and the rest of conv_act's arguments."""
+
 
 # --- contexts ---
 class Context(Protocol):
@@ -88,6 +94,30 @@ class TracedContext(Context, Protocol):
     saved_tensors: tuple[Tensor | None, ...]
 
 
+class ActivatedContext(Context, Protocol):
+    """That of conv_act.
+
+    Attributes:
+        adds: it has a residual.
+        parameters: the weight, if its values are others, and the bias; versions: theirs.
+    """
+
+    how: conv_act.How
+    dtype: torch.dtype
+    prepared: Activated | Unprepared
+    adds: bool
+    parameters: tuple[Tensor | None, Tensor | None]
+    versions: tuple[int, ...]
+    saved_tensors: tuple[Tensor | None, ...]
+
+
+class TracedActivatedContext(Context, Protocol):
+    """That of the traced conv_act. how: geometry and activation of its schema."""
+
+    how: tuple[Sequence[int], Sequence[int], Sequence[int], int, str | None]
+    saved_tensors: tuple[Tensor, ...]
+
+
 # --- arguments in the order of the schemas ---
 ForwardArguments: TypeAlias = tuple[
     Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None,
@@ -104,3 +134,12 @@ InferenceArguments: TypeAlias = tuple[
     float, Sequence[int], Sequence[int], Sequence[int], int, str | None,
 ]  # fmt: skip
 """Those of the forward, without training and momentum."""
+ConvActArguments: TypeAlias = tuple[
+    Tensor, Tensor, Tensor | None, Tensor | None, Sequence[int], Sequence[int], Sequence[int], int, str | None,
+    str | None,
+]  # fmt: skip
+"""Input, weight, bias, residual; geometry, activation, and what is kept for the backward."""
+ConvActBackwardArguments: TypeAlias = tuple[
+    Tensor, Tensor, Tensor, Tensor, Sequence[int], Sequence[int], Sequence[int], int, str | None, Sequence[bool]
+]
+"""The gradient, input, weight, what was kept; geometry, activation, and which operands need a gradient."""

@@ -16,6 +16,7 @@ from genesis.torch.unprepared import Unprepared
 if TYPE_CHECKING:
     from genesis.torch.pending import Pending
     from genesis.torch.prepared import Chain, Folded
+    from genesis.torch.prepared_act import Activated
 
 _TensorGuards = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
 
@@ -60,7 +61,8 @@ class GuardedConv:
     """The plan of a convolution, and the guard of the operands and settings that it was made for."""
 
     __slots__ = (
-        "_autocast", "_number", "_same", "_settings", "_strides", "device", "dtype", "make", "norm", "plan", "summand",
+        "_autocast", "_number", "_same", "_settings", "_strides", "activated", "device", "dtype", "make", "norm",
+        "plan", "summand",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +73,8 @@ class GuardedConv:
         self._number, self._autocast = len(operands), autocast_dtype(operands[0])
         self.plan, self.dtype = plan, dtype
         self.norm: GuardedNorm | None = None
+        # Where no norm follows: by the activation, and what its backward wants.
+        self.activated: dict[tuple[str | None, str | None, bool], Activated | Unprepared] = {}
         self.summand: tuple[tuple[int, ...] | None, Check] | None = None  # strides as in fits()
         self.device = operands[0].device
         self.make: Callable[[], Pending] | None = None  # constructs its Pendings

@@ -14,7 +14,7 @@ class Unprepared:
     def begin(self, *args: object) -> None:
         """Return None, on which the caller computes by the backend's ops."""
 
-    run = begin
+    run = backward = begin
 
 
 UNPREPARED = Unprepared(0.0, lambda: True)  # for good, as on the CPU

@@ -5,6 +5,7 @@ from genesis.backends.cpu import (
     activation,
     attention,
     conv,
+    conv_act,
     decomposition,
     elementwise,
     indexing,
@@ -23,7 +24,7 @@ from genesis.backends.cpu import (
 
 MODULES = (
     storage, order, elementwise, activation, reduction, linalg, decomposition, indexing, random,
-    conv, pooling, norm, attention, loss, optimizer, replay,
+    conv, conv_act, pooling, norm, attention, loss, optimizer, replay,
 )  # fmt: skip
 
 

@@ -202,11 +202,22 @@ def conv_bn_relu_backward(
     )  # fmt: skip
     if may_overwrite and not needs_residual:
         grad.set_()  # gives its memory back, which is still in the cache, for grad_input to take
+    of_conv = conv_gradients(grad_conv, input, weight, geometry, (needs_input, needs_weight, needs_bias), addend)
+    return *of_conv, grad_gamma, grad_beta, grad_residual
+
+
+def conv_gradients(
+    grad_conv: Tensor | None, input: Tensor, weight: Tensor, geometry: ConvGeometry, needs: tuple[bool, ...],
+    addend: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """Gradients of input (with addend), weight and bias from that of the convolution's output."""
+    needs_input, needs_weight, needs_bias = needs
+    if grad_conv is None or not any(needs):
+        return None, None, None
     grad_input = grad_weight = grad_bias = None
     if needs_weight and (
         columns.pays(grad_conv, weight.shape, geometry.groups) or _skips_pixels(weight.shape, *geometry[:2])
     ):
-        assert grad_conv is not None
         grad_weight = conv_weight_grad(grad_conv, input, weight.shape, geometry)
         needs_weight = False
     if needs_input and changing.pays(input, weight.shape, geometry):
@@ -214,7 +225,6 @@ def conv_bn_relu_backward(
         grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry)
         needs_input = grad_input is None
     if needs_input and _has_long_input_grad(weight, geometry.stride, geometry.groups):
-        assert grad_conv is not None
         grad_input = sums.input_grad(grad_conv, weight, input.shape, geometry)
         needs_input = False
     if needs_input or needs_weight or needs_bias:
@@ -228,7 +238,7 @@ def conv_bn_relu_backward(
         grad_weight = direct_weight if needs_weight else grad_weight
     if grad_input is not None and addend is not None:
         grad_input.add_(addend)
-    return grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, grad_residual
+    return grad_input, grad_weight, grad_bias
 
 
 @dataclass(frozen=True)

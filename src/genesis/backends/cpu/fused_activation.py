@@ -75,8 +75,14 @@ def apply(x: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     return y, y if activations.is_known_by_result(activation) else x
 
 
+def apply_to_kept(x: Tensor, activation: str) -> Tensor:
+    """y, in new memory."""
+    kernels, number = _find(activation)
+    return kernels.forward(x.clone() if activations.is_known_by_result(activation) else x, number)
+
+
 def apply_backward(grad: Tensor, passed: Tensor, activation: str) -> Tensor:
-    """The gradient of x; passed: what apply() gave."""
+    """The gradient of x; passed: what apply() gave, or x itself, but of sigmoid and tanh."""
     kernels, number = _find(activation)
     return kernels.backward(grad, passed, number)
 

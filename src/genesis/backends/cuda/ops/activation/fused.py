@@ -16,7 +16,7 @@ from genesis.backends.cuda.ops.activation.kernels import activation as kernels
 from genesis.backends.cuda.ops.activation.kernels import fused as fused_kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.runtime import streams
-from genesis.backends.cuda.runtime.array import DeviceArray, Layout
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
 
 if TYPE_CHECKING:
@@ -37,9 +37,11 @@ _KERNELS: dict[str, tuple[JITFunction, JITFunction]] = {
     "sigmoid": (kernels._logistic, fused_kernels._through_sigmoid_kernel),
     "tanh": (fused_kernels._tanh_kernel, fused_kernels._through_tanh_kernel),
 }
+# grad · f′(x) by y, of those whose derivative by x would be another.
+_BY_RESULT = {"sigmoid": kernels._sigmoid_backward_kernel, "tanh": kernels._tanh_backward_kernel}
 _16_BIT = {"gelu": (kernels._gelu_16_bit_kernel, kernels._gelu_16_bit_backward_kernel)}
 _BLOCK = 1024
-_plans: dict[tuple[Layout, str], Callable[[int, int], None]] = {}
+_plans: dict[tuple[Layout, str], Callable[[int, int, int], None]] = {}
 driver.forget_on_switch(_plans.clear)
 
 
@@ -57,6 +59,14 @@ def backward(activation: str | None, dtype: DType) -> dict[str, JITFunction | fl
     return {"BACKWARD": functions[1], "NUMBER": number}
 
 
+@functools.cache
+def backward_from_kept(activation: str | None, dtype: DType) -> dict[str, JITFunction | float | None]:
+    """backward() for what conv_act keeps: y of sigmoid and tanh, of the others x, or y if that says the same."""
+    found = backward(activation, dtype)
+    by_result = None if activation is None else _BY_RESULT.get(activations.parse(activation).name)
+    return found if by_result is None else {**found, "BACKWARD": by_result}
+
+
 def _find(activation: str | None, dtype: DType) -> tuple[tuple[JITFunction | None, JITFunction | None], float | None]:
     if activation is None:
         return (None, None), None
@@ -67,18 +77,29 @@ def _find(activation: str | None, dtype: DType) -> tuple[tuple[JITFunction | Non
 
 def activate(y: DeviceArray, activation: str) -> DeviceArray:
     """y = activation(y), in place, of a dense array that nobody else has."""
-    key = (y.layout, activation)
+    return _run(y, y, activation)
+
+
+def activated(x: DeviceArray, activation: str) -> DeviceArray:
+    """activation(x) of a dense array, in new memory."""
+    layout = x.layout
+    out = layout_of(layout.shape, layout.dtype, layout.device_index, layout.strides)
+    return _run(out.new(streams.current_handle(x.device_index)), x, activation)
+
+
+def _run(y: DeviceArray, x: DeviceArray, activation: str) -> DeviceArray:
+    key = (x.layout, activation)
     run = _plans.get(key)
     if run is None:
-        run = _plans[key] = in_place(*key)
-    run(streams.current_handle(y.device_index), y.data_pointer)
+        run = _plans[key] = activation_pass(*key)
+    run(streams.current_handle(y.device_index), y.data_pointer, x.data_pointer)
     return y
 
 
-def in_place(layout: Layout, activation: str) -> Callable[[int, int], None]:
-    """run(stream, address): activate the values of a dense array."""
+def activation_pass(layout: Layout, activation: str) -> Callable[[int, int, int], None]:
+    """run(stream, y, x): activate the values of a dense array, at its own address or at another's of its layout."""
     grid = (max(1, -(-layout.size // _BLOCK)),)
     return prepare_raw(
-        fused_kernels._activate_kernel, layout.device_index, grid, (layout,), layout.size,
+        fused_kernels._activate_kernel, layout.device_index, grid, (layout, layout), layout.size,
         **forward(activation, layout.dtype), COMPUTE=COMPUTE[layout.dtype], BLOCK=_BLOCK,
     )  # fmt: skip

@@ -6,57 +6,31 @@ calls in a row share is found once; is_current() says whether it still holds.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple
 
-from genesis import dtypes
-from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine import planner
 from genesis.backends.cuda.engine.candidate import Launch
-from genesis.backends.cuda.engine.plan import Plan, Ready
 from genesis.backends.cuda.launch.strides import is_dense
-from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.activation import fused as activations
-from genesis.backends.cuda.ops.conv import families
-from genesis.backends.cuda.ops.conv.operation import CONV
-from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv.prepared import Plans, ordered, prepare_copy, problem_of, rounded
+from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD
 from genesis.backends.cuda.ops.conv_bn_folded.launch import FoldLaunch
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
-from genesis.backends.cuda.ops.conv_bn_relu.kernels import weight as kernels
 from genesis.backends.cuda.ops.conv_bn_relu.launches import (
     BackwardLaunches,
     FinishLaunch,
     StatisticsLaunches,
     passed_layout,
 )  # fmt: skip
-from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.storage.rows import is_channels_last, statistics_dtype
 from genesis.backends.cuda.runtime.array import Layout, layout_of
-from genesis.precision import get_float32_precision
 from genesis.records import ConvGeometry, NormState, SavedConvNorm
-from genesis.settings import settings
 from genesis.shapes import channels_last_strides, numel
 
 Two = tuple[int, int]  # addresses
 Three = tuple[int, int, int]
 NOTHING, BITS, VALUES = range(3)  # what the backward is told: see passed_layout()
-_age = 0  # grows whenever plans are to be chosen anew
-
-
-def _forget() -> None:
-    global _age
-    _age += 1
-
-
-planner.when_choosing_anew(_forget)
-driver.forget_on_switch(_forget)
-
-
-def unchanged() -> Callable[[], bool]:
-    """Are plans still those of now?"""
-    then = _age
-    return lambda: then == _age
 
 
 class Operands(NamedTuple):
@@ -70,50 +44,6 @@ class Operands(NamedTuple):
     def have_dense_vectors(self) -> bool:
         """Do bias and the norm's tensors lie as the kernels want them?"""
         return all(each is None or (each.aligned and each.strides in ((), (1,))) for each in (self.bias, *self.norm))
-
-
-class _Wanted(TypedDict, total=False):
-    """What one of several convolutions of the same shapes has of its own: fields of its problem."""
-
-    direction: str
-    bias: bool
-    residual: bool
-    activation: str | None
-    statistics: bool
-
-
-class _Plans:
-    """Convolutions' plans, as they were found."""
-
-    def __init__(self, problem: ConvProblem) -> None:
-        """problem: the shapes and settings of all of them."""
-        self._age, self._problem = _age, problem
-        self._found: list[tuple[Plan[ConvProblem], Ready]] = []
-        self._may_keep = True
-        self._precision = problem.precision if problem.dtype is dtypes.float32 else None
-
-    def add(self, **wanted: Unpack[_Wanted]) -> Ready:
-        problem = dataclasses.replace(self._problem, **wanted)
-        if problem.statistics and not families.gives_statistics(problem):
-            problem = dataclasses.replace(problem, statistics=False)
-        plan = planner.plan(CONV, problem)
-        ready = plan.ready
-        assert ready is not None
-        self._may_keep = self._may_keep and planner.may_keep(plan)
-        self._found.append((plan, ready))
-        return ready
-
-    def are_current(self) -> bool:
-        if (
-            not self._may_keep
-            or self._age != _age
-            or (self._precision is not None and self._precision != get_float32_precision())
-        ):
-            return False
-        for plan, ready in self._found:  # noqa: SIM110, a generator takes longer than all else here
-            if plan.ready is not ready:
-                return False
-        return True
 
 
 class Training:
@@ -133,22 +63,22 @@ class Training:
         """operands, geometry: such as supports() allows."""
         self.operands, self.eps, self.geometry = operands, eps, geometry
         x, weight = self.x, self.weight = operands[:2]
-        self.problem = _problem(x, weight, geometry)
+        self.problem = problem_of(x, weight, geometry)
         self.values: Layout | None = None
         self._convert: Callable[[int, int, int], None] | None = None
         if weight.dtype is not x.dtype or not is_channels_last(weight):
-            self.values = _ordered(weight, x.dtype)
-            self._convert = _prepare_copy(self.values, weight)
+            self.values = ordered(weight, x.dtype)
+            self._convert = prepare_copy(self.values, weight)
         shape = self.problem.output_shape
         self.y = layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
         self.statistic = layout_of(shape[1:2], statistics_dtype(x.dtype), x.device_index)
-        self.inverse_std = _rounded(self.statistic.num_bytes)  # its place in the block
+        self.inverse_std = rounded(self.statistic.num_bytes)  # its place in the block
         self.passed = 2 * self.inverse_std
         self._finishes: dict[tuple[bool, str | None], FinishLaunch] = {}
         self._prepare_begin()
 
     def _prepare_begin(self) -> None:
-        found, (_, _, bias, norm) = _Plans(self.problem), self.operands
+        found, (_, _, bias, norm) = Plans(self.problem), self.operands
         self.is_current, self.kept = found.are_current, self.y
         _, self._convolve, workspace, moments = found.add(bias=bias is not None, statistics=True)
         launches = StatisticsLaunches.of(self.kept, moments or (None, 0), norm, self.eps)
@@ -226,12 +156,12 @@ class WideTraining(Training):
     reads_operands = True
 
     def _prepare_begin(self) -> None:
-        self.is_current, (_, _, bias, norm) = _Plans(self.problem).are_current, self.operands
+        self.is_current, (_, _, bias, norm) = Plans(self.problem).are_current, self.operands
         self.matrix = layout_of(self.weight.shape[:2], self.x.dtype, self.x.device_index)
         partial, gram, self.kept, _, self._find = wide_conv_bn_relu.StatisticsLaunches.of(
             self.x, self.matrix, bias, norm, self.eps
         )
-        self._gram = _rounded(partial.num_bytes)  # its place in scratch
+        self._gram = rounded(partial.num_bytes)  # its place in scratch
         self._wide_finishes: dict[tuple[bool, str | None], wide_conv_bn_relu.FinishLaunch] = {}
         self.scratch = self._gram + gram.num_bytes
 
@@ -283,9 +213,9 @@ class Backward:
         x, weight = of.x, of.weight
         launches = BackwardLaunches.of(grad, of.saved(weight, tells), True, activation, needs)
         self._launch, (grad_x, *others) = launches.launch, launches.gradients
-        convolutions = _Plans(of.problem)
+        convolutions = Plans(of.problem)
         self.is_current = convolutions.are_current
-        self._room = 0 if grad_x is None else _rounded(grad_x.num_bytes)  # the place of what is scratch to all launches
+        self._room = 0 if grad_x is None else rounded(grad_x.num_bytes)  # the place of what is scratch to all launches
         shared = launches.scratch.num_bytes
         self._input_grad: Launch | None = None
         self._weight_grad: Launch | None = None
@@ -297,13 +227,13 @@ class Backward:
         if needs_weight:
             _, self._weight_grad, num_bytes, _ = convolutions.add(direction=WEIGHT_GRAD)
             if of.values is not None:
-                self._values, self._convert = self._room, _prepare_copy(weight, of.values)
-                self._room += _rounded(of.values.num_bytes)
+                self._values, self._convert = self._room, prepare_copy(weight, of.values)
+                self._room += rounded(of.values.num_bytes)
             shared = max(shared, num_bytes)
         self.scratch = self._room + shared
         self._inverse_std, self._passed = of.inverse_std, of.passed if tells else None
         self.layouts = (
-            _ordered(x, x.dtype) if needs_input else None, weight if needs_weight else None, *others,
+            ordered(x, x.dtype) if needs_input else None, weight if needs_weight else None, *others,
         )  # fmt: skip
 
     def run(self, stream: int, out: list[int], scratch: int, grad: int, saved: list[int], addend: int) -> None:
@@ -332,20 +262,20 @@ class WideBackward:
         has_addend: bool,
     ) -> None:  # fmt: skip
         x, weight = of.x, of.weight
-        addend = _ordered(x, x.dtype) if has_addend and needs[0] else None
+        addend = ordered(x, x.dtype) if has_addend and needs[0] else None
         launches = wide_conv_bn_relu.BackwardLaunches.of(grad, of.saved(of.matrix, tells), activation, addend, needs)
-        self._launch, self.is_current = launches.launch, _Plans(of.problem).are_current
+        self._launch, self.is_current = launches.launch, Plans(of.problem).are_current
         grad_input, _, *others = launches.gradients
         self.layouts = (grad_input, weight if needs[1] else None, *others)
         place, self._places = 0, list[int]()
         for layout in launches.scratch:
             self._places.append(place)
-            place += 0 if layout is None else _rounded(layout.num_bytes)
+            place += 0 if layout is None else rounded(layout.num_bytes)
         self._convert: Callable[[int, int, int], None] | None = None
         self._values = place  # the place of the weight's gradient as the kernel gives it
         if needs[1] and of.values is not None:
-            self._convert = _prepare_copy(weight, of.values)
-            place += _rounded(of.values.num_bytes)
+            self._convert = prepare_copy(weight, of.values)
+            place += rounded(of.values.num_bytes)
         self.scratch = place
         self._inverse_std, self._passed = of.inverse_std, of.passed if tells else None
 
@@ -368,7 +298,7 @@ class Inference:
     scratch: bytes for the folded weight, and at their places the folded bias and the convolution's workspace.
     fold: stream, folded weight and bias, weight, bias, gamma, beta, mean, variance.
     convolve: stream, y, x, weight, bias, residual, workspace.
-    activate: stream, y; None where the convolution does that itself.
+    activate: stream, y, y; None where the convolution does that itself.
     """
 
     def __init__(
@@ -380,17 +310,17 @@ class Inference:
         assert var is not None
         found = FoldLaunch.of(x.dtype, weight, bias, gamma, beta, mean, var, eps)
         self.bias_place, self.fold = found.bias_place, found.fold
-        problem = _problem(x, weight, geometry)
-        convolutions = _Plans(problem)
+        problem = problem_of(x, weight, geometry)
+        convolutions = Plans(problem)
         self.is_current = convolutions.are_current
         _, self.convolve, workspace, _ = convolutions.add(
             bias=True, residual=has_residual, activation="relu" if activation == "relu" else None
         )  # fmt: skip
-        self.workspace_place = _rounded(self.bias_place + found.bias.num_bytes)
+        self.workspace_place = rounded(self.bias_place + found.bias.num_bytes)
         self.scratch = self.workspace_place + workspace
         shape = problem.output_shape
         self.x, self.y = x, layout_of(shape, x.dtype, x.device_index, channels_last_strides(shape))
-        self.activate = None if activation in (None, "relu") else activations.in_place(self.y, activation)
+        self.activate = None if activation in (None, "relu") else activations.activation_pass(self.y, activation)
 
 
 def supports_inference(operands: Operands, geometry: ConvGeometry) -> bool:
@@ -400,7 +330,7 @@ def supports_inference(operands: Operands, geometry: ConvGeometry) -> bool:
         and weight.aligned
         and is_channels_last(x)
         and operands.have_dense_vectors()
-        and 0 not in (x.size, weight.size, numel(_problem(x, weight, geometry).output_shape))
+        and 0 not in (x.size, weight.size, numel(problem_of(x, weight, geometry).output_shape))
         and not planner.is_gathering()  # which counts calls of plan()
     )
 
@@ -414,31 +344,3 @@ def training(operands: Operands, eps: float, geometry: ConvGeometry) -> Training
 def supports(operands: Operands, geometry: ConvGeometry) -> bool:
     """Do operands lie as the kernels want them?"""
     return is_dense(operands.weight) and supports_inference(operands, geometry)
-
-
-def _problem(x: Layout, weight: Layout, geometry: ConvGeometry) -> ConvProblem:
-    precision = get_float32_precision() if x.dtype is dtypes.float32 else "highest"
-    return ConvProblem(
-        FORWARD, x.shape, weight.shape, *geometry, dtype=x.dtype, precision=precision,
-        deterministic=settings.deterministic, device=x.device_index,
-    )  # fmt: skip
-
-
-def _ordered(layout: Layout, dtype: dtypes.DType) -> Layout:
-    """The layout of a new array in NHWC."""
-    return layout_of(layout.shape, dtype, layout.device_index, channels_last_strides(layout.shape))
-
-
-def _prepare_copy(out: Layout, weight: Layout) -> Callable[[int, int, int], None]:
-    """run(stream, out, weight): out = weight, in another dtype or order."""
-    wide = out.dtype if out.dtype.itemsize > weight.dtype.itemsize else weight.dtype
-    num_elements, block = weight.size, 1024
-    return prepare_raw(
-        kernels._weight_kernel, out.device_index, (-(-num_elements // block),), (out, weight), num_elements,
-        *weight.shape[1:], *out.strides, *weight.strides, COMPUTE=COMPUTE[wide], BLOCK=block,
-    )  # fmt: skip
-
-
-def _rounded(num_bytes: int) -> int:
-    """To where the next part of a piece of memory may begin."""
-    return -(-num_bytes // 256) * 256

@@ -92,18 +92,19 @@ def _through_tanh_kernel(grad, x):
 
 @triton.jit
 def _activate_kernel(
-    y_ptr, num_elements, FORWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr
-):
-    """y = f(y), in place."""
+    y_ptr, x_ptr, num_elements,
+    FORWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y = f(x); y may be x."""
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
-    y = _activated(tl.load(y_ptr + elements, mask=mask, other=0).to(COMPUTE), FORWARD, NUMBER)
+    y = _activated(tl.load(x_ptr + elements, mask=mask, other=0).to(COMPUTE), FORWARD, NUMBER)
     tl.store(y_ptr + elements, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 def _specimen(dtype, function, number=None):
     constants = {"FORWARD": function, "NUMBER": number, "COMPUTE": COMPUTE[dtype], "BLOCK": 1024}
-    return Specimen(_activate_kernel, (dtype, 100_000), constants)
+    return Specimen(_activate_kernel, (dtype, dtype, 100_000), constants)
 
 
 SPECIMENS = [

@@ -1,0 +1,1 @@
+"""Convolution and activation as one op."""

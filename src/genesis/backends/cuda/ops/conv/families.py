@@ -11,6 +11,7 @@ from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
+from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
@@ -28,7 +29,7 @@ _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), Halo
 _DEPTHWISE, _TOEPLITZ = DepthwiseFamily(), ToeplitzFamily()
 FAMILIES: tuple[Family[ConvProblem], ...] = (
     _TOEPLITZ, _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(), CublasltFamily(),
-    CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK,
+    CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), GroupedFamily(), _FALLBACK,
 )  # fmt: skip
 
 

@@ -104,8 +104,8 @@ def _grouped_conv_kernel(
     """One program per tile of results × the channels of PACK groups.
 
     Pairs are (height, width). Results lie at first_place + place_step · i of whole_size; weight: (num_groups · OUT,
-    *weight_taps, IN), or (num_groups · IN, *weight_taps, OUT) if TRANSPOSED. WHOLE: PACK divides num_groups. STATISTICS:
-    (3, pixel tile, channel) as engine.candidate.Parts says. PRECISION: "multiply-adds", or one of tl.dot.
+    *weight_taps, IN), or (num_groups · IN, *weight_taps, OUT) if TRANSPOSED. WHOLE: PACK divides num_groups.
+    STATISTICS: (3, pixel tile, channel) as engine.candidate.Parts says. PRECISION: "multiply-adds", or one of tl.dot.
     """
     group_tiles = tl.cdiv(num_groups, PACK)
     program = tl.program_id(0)

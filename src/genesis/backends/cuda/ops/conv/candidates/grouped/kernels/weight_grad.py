@@ -1,7 +1,7 @@
 """The weight's gradient in groups of few channels: output channels × (taps, input channels), summed over pixels.
 
-A tile spans PACK groups, as in gather.py; of its products those between different groups are dropped. It spans TAPS taps
-too, so that the gradient is read once for all of them.
+A tile spans PACK groups, as in gather.py; of its products those between different groups are dropped. It spans TAPS
+taps too, so that the gradient is read once for all of them.
 """
 
 import triton

@@ -96,12 +96,11 @@ def _shapes(problem: ConvProblem, precision: str) -> Iterator[Shape]:
         for target, *sizes in _WEIGHT_GRAD:
             yield _weight_grad_shape(problem, precision, target, *sizes)
         return
-    exact = precision == DOT_PRECISION[dtypes.float32]
-    for target, pixels, warps, stages in _GATHER:
-        yield _gather_shape(problem, precision, target, pixels, warps, stages)
-    if exact and channels(problem)[0] <= _MOST_MULTIPLIED:
-        for target, pixels, warps, stages in _MULTIPLIED:
-            yield _gather_shape(problem, MULTIPLY_ADDS, target, pixels, warps, stages)
+    choice = [(precision, sizes) for sizes in _GATHER]
+    if precision == DOT_PRECISION[dtypes.float32] and channels(problem)[0] <= _MOST_MULTIPLIED:
+        choice[1:1] = [(MULTIPLY_ADDS, sizes) for sizes in _MULTIPLIED]
+    for each, sizes in choice:
+        yield _gather_shape(problem, each, *sizes)
 
 
 def _gather_shape(problem: ConvProblem, precision: str, target: int, pixels: int, warps: int, stages: int) -> Shape:

@@ -5,7 +5,8 @@
     python benchmarks/bench_grouped.py --dry-run                    no GPU: tiny shapes on the simulated device
 
 Layers of ResNeXt, RegNetY and ShuffleNet, forward and both gradients, bfloat16 and float32 at "highest". Kernels are
-compiled by all cores while others are measured. PyTorch takes the faster of both layouts. How times, errors and the guess are found, bench_depthwise.py says.
+compiled by all cores while others are measured. PyTorch takes the faster of both layouts. How times, errors and the
+guess are found, bench_depthwise.py says.
 """
 
 from __future__ import annotations

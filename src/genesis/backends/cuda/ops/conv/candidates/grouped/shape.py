@@ -17,6 +17,7 @@ _MOST_CHANNELS = 128  # of a group
 _MOST_MULTIPLIED = 8  # channels of a group's input for which multiply-adds may win
 _MOST_RESULTS = 128 * 128  # of a tile: as many sums as the registers hold
 _WEIGHT_GRAD_COLUMNS = 256
+_MANY_IN_PARTS = 4096  # float32 in three parts: four warps lack the registers for so many
 
 # (channels side by side, pixels, warps, stages), the most promising first
 _GATHER = (
@@ -93,8 +94,8 @@ def _precisions(problem: ConvProblem) -> list[str]:
 
 def _shapes(problem: ConvProblem, precision: str) -> Iterator[Shape]:
     if problem.direction == WEIGHT_GRAD:
-        for target, *sizes in _WEIGHT_GRAD:
-            yield _weight_grad_shape(problem, precision, target, *sizes)
+        for target, columns, pixels, warps, stages in _WEIGHT_GRAD:
+            yield _weight_grad_shape(problem, precision, target, columns, pixels, warps, stages)
         return
     choice = [(precision, sizes) for sizes in _GATHER]
     if precision == DOT_PRECISION[dtypes.float32] and channels(problem)[0] <= _MOST_MULTIPLIED:
@@ -109,6 +110,8 @@ def _gather_shape(problem: ConvProblem, precision: str, target: int, pixels: int
     block_k, block_n = (_block(pack * each) for each in channels(p))
     num_pixels = p.result_shape[0] * p.result_shape[2] * p.result_shape[3]
     block_m = min(pixels, _MOST_RESULTS // block_n, _block(num_pixels))
+    if precision == DOT_PRECISION[dtypes.float32] and block_m * max(block_n, block_k) >= _MANY_IN_PARTS:
+        warps = 8
     return Shape(pack, block_m, block_n, block_k, 0, warps, stages, precision)
 
 

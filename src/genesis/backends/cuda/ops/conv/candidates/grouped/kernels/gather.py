@@ -40,9 +40,13 @@ def _weight_tap(tap, taps, weight_taps, tap_first, tap_step):
 @triton.jit
 def _multiply_adds(
     input_ptr, weight_ptr, pixels, outs, num_inputs, size, taps, weight_taps, tap_first, tap_step, spread,
-    IN: tl.constexpr, OUT: tl.constexpr, TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    IN: tl.constexpr, OUT: tl.constexpr, TRANSPOSED: tl.constexpr, SHORT: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """The tile by multiply-adds of each group's own terms. pixels: (image, top, left, mask); outs: (channels, mask)."""
+    """The tile by multiply-adds of each group's own terms. pixels: (image, top, left, mask); outs: (channels, mask).
+
+    SHORT: a chain of sums per tap, which rounds less, and takes more registers.
+    """
     image, top, left, pixel_mask = pixels
     channels, out_mask = outs
     num_weight_taps = weight_taps[0] * weight_taps[1]
@@ -50,7 +54,9 @@ def _multiply_adds(
     for tap in range(taps[0] * taps[1]):
         places, inside = _inside(image, top, left, tap, taps, spread, size, pixel_mask)
         weight_tap = _weight_tap(tap, taps, weight_taps, tap_first, tap_step)
-        of_tap = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)  # short chains round less
+        if SHORT:
+            before = total
+            total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for i in range(IN):
             offsets = places[:, None] * num_inputs + (channels // OUT * IN + i)[None, :]
             values = tl.load(input_ptr + offsets, mask=inside[:, None] & out_mask[None, :], other=0).to(tl.float32)
@@ -59,8 +65,9 @@ def _multiply_adds(
             else:
                 offsets = (channels * num_weight_taps + weight_tap) * IN + i
             weights = tl.load(weight_ptr + offsets, mask=out_mask, other=0).to(tl.float32)
-            of_tap += values * weights[None, :]
-        total += of_tap
+            total += values * weights[None, :]
+        if SHORT:
+            total += before
     return total
 
 
@@ -132,7 +139,7 @@ def _grouped_conv_kernel(
     if PRECISION == "multiply-adds":
         total = _multiply_adds(
             input_ptr, weight_ptr, (image, top, left, pixel_mask), (channels, out_mask), num_inputs, size, taps,
-            weight_taps, tap_first, tap_step, spread, IN, OUT, TRANSPOSED, BLOCK_M, BLOCK_N,
+            weight_taps, tap_first, tap_step, spread, IN, OUT, TRANSPOSED, True, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
         num_weight_taps = weight_taps[0] * weight_taps[1]
@@ -165,7 +172,7 @@ def _grouped_conv_kernel(
             if again:
                 total = _multiply_adds(
                     input_ptr, weight_ptr, (image, top, left, pixel_mask), (channels, out_mask), num_inputs, size, taps,
-                    weight_taps, tap_first, tap_step, spread, IN, OUT, TRANSPOSED, BLOCK_M, BLOCK_N,
+                    weight_taps, tap_first, tap_step, spread, IN, OUT, TRANSPOSED, False, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
 
     place = image * whole_size[0] + first_place[0] + row * place_step[0]

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gpu_timing
 import torch
@@ -152,7 +152,7 @@ def run(arguments: argparse.Namespace, cases: list[Case], device: str) -> int:
                 break
             for ahead in cases[index : index + 3]:  # compiled while others are measured
                 compile_ahead(ahead, builders)
-            rows.append(measure(case, arguments.rounds, device))
+            rows.append(measure(case, chosen(case), arguments.rounds, device))
             slowest = max(slowest, time.monotonic() - began)
             if not arguments.dry_run:
                 write(arguments.out, gpu, rows)
@@ -161,14 +161,14 @@ def run(arguments: argparse.Namespace, cases: list[Case], device: str) -> int:
     return 0
 
 
-def write(folder: Path, gpu: str, rows: list[dict[str, Any]]) -> None:
+def write(folder: Path, gpu: str, rows: list[dict[str, Any]], benchmark: str = NAME) -> None:
     about = {"gpu": gpu, "versions": versions(), "date": datetime.date.today().isoformat()}
     folder.mkdir(parents=True, exist_ok=True)
-    with replaced(folder / f"{NAME}.json") as path:
+    with replaced(folder / f"{benchmark}.json") as path:
         path.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    with replaced(folder / f"{NAME}.md") as path:
+    with replaced(folder / f"{benchmark}.md") as path:
         head = "; ".join(f"{key}: {value}" for key, value in {"gpu": gpu, **versions(), "date": about["date"]}.items())
-        path.write_text(f"# {NAME}\n\n{head}\n\n{table(rows)}\n", encoding="utf-8")
+        path.write_text(f"# {benchmark}\n\n{head}\n\n{table(rows)}\n", encoding="utf-8")
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -188,10 +188,23 @@ def table(rows: list[dict[str, Any]]) -> str:
 # --- the sides --------------------------------------------------------------------------------------------------------
 
 
+class Measured(Protocol):
+    """A case of this benchmark, or of bench_grouped.py."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def problem(self) -> ConvProblem: ...
+
+
 class Data:
     """One set of operands: PyTorch's tensors in channels-last, of which Genesis takes the addresses."""
 
-    def __init__(self, case: Case, device: str, seed: int) -> None:
+    def __init__(self, case: Measured, device: str, seed: int) -> None:
         self.case, self.problem = case, case.problem
         p, dtype = self.problem, _TORCH[case.dtype]
         torch.manual_seed(seed)
@@ -212,9 +225,12 @@ class Data:
         self.copied = torch.empty(p.bytes // 2, dtype=torch.uint8, device=device)
         self.copy = torch.empty_like(self.copied)
 
-    def torch(self, dtype: torch.dtype | None = None) -> Callable[[], torch.Tensor]:
+    def torch(
+        self, dtype: torch.dtype | None = None, memory_format: torch.memory_format = torch.channels_last
+    ) -> Callable[[], torch.Tensor]:
         p = self.problem
-        x, w, g = (each.to(dtype or each.dtype) for each in (self.input, self.weight, self.grad))
+        operands = (self.input, self.weight, self.grad)
+        x, w, g = (each.to(dtype or each.dtype).contiguous(memory_format=memory_format) for each in operands)
         if p.direction == FORWARD:
             return lambda: torch.conv2d(x, w, None, p.stride, p.padding, p.dilation, p.groups)
         wanted = (p.direction == INPUT_GRAD, p.direction == WEIGHT_GRAD, False)
@@ -242,7 +258,7 @@ _simulated: list[array.DeviceArray] = []
 _compiled: set[Case] = set()
 
 
-def chosen(case: Case) -> list[Candidate[ConvProblem]]:
+def chosen(case: Measured) -> list[Candidate[ConvProblem]]:
     """The guess, all that the tuner would try of ours, and the libraries' first few."""
     guess = next(CONV.candidates(case.problem))
     found = [guess]
@@ -272,7 +288,10 @@ def compile_ahead(case: Case, builders: ThreadPoolExecutor) -> None:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def measure(case: Case, rounds: int, device: str) -> dict[str, Any]:
+def measure(
+    case: Measured, candidates: list[Candidate[ConvProblem]], rounds: int, device: str, both_layouts: bool = False
+) -> dict[str, Any]:
+    """both_layouts: PyTorch in channels-last and in its own layout, whichever is faster."""
     began, problem = time.monotonic(), case.problem
     sets = [Data(case, device, seed) for seed in range(max(1, min(_MOST_SETS, int(_ROTATED_BYTES // problem.bytes))))]
     torch.backends.cudnn.benchmark = False  # a search would take longer than the one call
@@ -283,8 +302,10 @@ def measure(case: Case, rounds: int, device: str) -> dict[str, Any]:
         "torch": [data.torch() for data in sets],
     }
     errors = {"torch": _distance(sets[0].torch()(), expected)}
+    if both_layouts:
+        sides["torch nchw"] = [data.torch(memory_format=torch.contiguous_format) for data in sets]
     names: list[str] = []
-    for candidate in chosen(case):
+    for candidate in candidates:
         try:
             launch = candidate.prepare(problem)
             workspace = bytes_of(max(candidate.workspace(problem), 1), device)
@@ -302,8 +323,10 @@ def measure(case: Case, rounds: int, device: str) -> dict[str, Any]:
     wrong = sorted(set(names) - set(right))
     best = min(right or names, key=times.__getitem__)
     figures = {name: {"us": round(us, 2), "error": errors.get(name)} for name, us in times.items()}
+    theirs = min((name for name in times if name.startswith("torch")), key=times.__getitem__)
     row: dict[str, Any] = {
-        "case": case.name, "bytes": problem.bytes, "copy": figures["copy"], "torch": figures["torch"],
+        "case": case.name, "bytes": problem.bytes, "copy": figures["copy"],
+        "torch": {**figures["torch"], "us": figures[theirs]["us"]},
         "best": {"name": best, **figures[best]}, "guess": {"name": names[0], **figures[names[0]]},
         "share": round(times["copy"] / times[best], 3), "wrong": wrong, "candidates": figures,
     }  # fmt: skip

@@ -41,6 +41,7 @@ from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
+from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
 from genesis.backends.cuda.ops.conv.candidates.wgmma import halo_tile as patch
 from genesis.backends.cuda.ops.conv.candidates.wgmma import weight_grad as wgmma_weight_grad
@@ -58,7 +59,8 @@ Put = Callable[[Any], Any]
 Get = Callable[[DeviceArray], torch.Tensor]
 
 _MOST_OF_LIBRARY = 2
-_COMPILED_FOR_THE_PROBLEM, _MOST_COMPILED = (DepthwiseFamily.prefix, ToeplitzFamily.prefix), 4
+_COMPILED_FOR_THE_PROBLEM = (DepthwiseFamily.prefix, ToeplitzFamily.prefix, GroupedFamily.prefix)
+_MOST_COMPILED = 4
 _STATISTICS_BOUND = 1e-5  # of float32 sums
 _ALIKE = 4  # consecutive problems that differ in their sizes only, by multiples of 16: they share compiled kernels
 _MOST_FLOPS = 5e8  # for that, which the CPU computes in float64
@@ -71,7 +73,8 @@ _TORCH = {
 
 def draw(seed: int, largest: int) -> ConvProblem:
     """A problem of at most about largest channels and pixels along an axis; of _ALIKE, all but the first are larger."""
-    problem, chance = _with_addend(_drawn(seed // _ALIKE, largest), seed // _ALIKE), random.Random(seed)
+    alike = seed // _ALIKE
+    problem, chance = _with_addend(_in_groups(_drawn(alike, largest), alike), alike), random.Random(seed)
     if seed % _ALIKE:
         height, width = (
             size + 16 * stride * chance.randint(0, 2)
@@ -86,6 +89,20 @@ def _with_addend(problem: ConvProblem, seed: int) -> ConvProblem:
     """Half of the input's gradients are added to something."""
     added = problem.direction == INPUT_GRAD and random.Random(f"added {seed}").random() < 0.5
     return dataclasses.replace(problem, residual=added) if added else problem
+
+
+def _in_groups(problem: ConvProblem, seed: int) -> ConvProblem:
+    """Half of those that have groups of several channels get as many groups and channels as networks have."""
+    chance = random.Random(f"groups {seed}")
+    if problem.groups == 1 or problem.is_depthwise or chance.random() < 0.5:
+        return problem
+    inputs = chance.choice([2, 4, 8, 16, 24, 32, 56, 64, chance.randint(2, 64)])
+    outputs = chance.choice([inputs, inputs, chance.randint(1, 64)])
+    groups = chance.choice([2, 3, 5, 8, 32]) if max(inputs, outputs) <= 16 else chance.choice([2, 3])
+    return dataclasses.replace(
+        problem, groups=groups, input_shape=(problem.input_shape[0], groups * inputs, *problem.input_shape[2:]),
+        weight_shape=(groups * outputs, inputs, *problem.weight_shape[2:]),
+    )  # fmt: skip
 
 
 def adds(problem: ConvProblem) -> bool:

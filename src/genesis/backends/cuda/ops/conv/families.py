@@ -11,6 +11,7 @@ from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
+from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
@@ -18,17 +19,18 @@ from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFa
 from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import HaloTileFamily
+from genesis.backends.cuda.ops.conv.candidates.with_epilogue_pass import EpiloguePass
 from genesis.backends.cuda.ops.conv.candidates.with_residual_pass import ResidualPass
 from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import StatisticsPass
 from genesis.backends.cuda.ops.conv.problem import FORWARD, ConvProblem
 
 _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
-_STATISTICS_PASS, _RESIDUAL_PASS = StatisticsPass(), ResidualPass()
+_STATISTICS_PASS, _RESIDUAL_PASS, _EPILOGUE_PASS = StatisticsPass(), ResidualPass(), EpiloguePass()
 _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
 _DEPTHWISE, _TOEPLITZ = DepthwiseFamily(), ToeplitzFamily()
 FAMILIES: tuple[Family[ConvProblem], ...] = (
     _TOEPLITZ, _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(), CublasltFamily(),
-    CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK,
+    CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK, GroupedFamily(),
 )  # fmt: skip
 
 
@@ -37,6 +39,9 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
 
     Statistics come by a pass of their own until it is measured that they should not, but for the kernels to which they
     are next to nothing.
+
+    A forward's sum and ReLU are fused, and where that is measured compared with a pass after a library's plain kernel:
+    their fused ones may be far behind. Genesis' own kernels do both at next to no cost.
 
     What is added to an input's gradient is added by a pass of its own where a family's kernels don't do it, or only
     such of a library's as it must compile first.
@@ -50,6 +55,9 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
       out. The tuner checks that, a guess can't;
     - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours;
     - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
+
+    The kernels for groups come after all others: tuning takes them where they win, and no guess does before they have
+    been measured on a GPU.
     """
     if problem.statistics:
         appended = [PassFamily(_STATISTICS_PASS, family) for family in in_order(_STATISTICS_PASS.without(problem))]
@@ -58,6 +66,15 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     if _RESIDUAL_PASS.is_wanted(problem):
         families = in_order(_RESIDUAL_PASS.without(problem))
         return [each for family in families for each in (PassFamily(_RESIDUAL_PASS, family), family)]
+    if _EPILOGUE_PASS.is_wanted(problem):
+        plain = _in_order(_EPILOGUE_PASS.without(problem))
+        libraries = [family for family in plain if family.prefix in _LIBRARIES]
+        return [*_in_order(problem), *(PassFamily(_EPILOGUE_PASS, family) for family in libraries)]
+    return _in_order(problem)
+
+
+def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
+    """All families, the libraries where in_order() says."""
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
     first_layer = (
         problem.dtype is dtypes.bfloat16

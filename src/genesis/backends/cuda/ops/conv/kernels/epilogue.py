@@ -76,9 +76,31 @@ def _add_kernel(out_ptr, addend_ptr, num_elements, COMPUTE: tl.constexpr, BLOCK:
     tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _epilogue_kernel(
+    out_ptr, bias_ptr, residual_ptr, num_elements, num_channels,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out = act(out + bias + residual), channels innermost."""
+    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = elements < num_elements
+    total = tl.load(out_ptr + elements, mask=mask).to(COMPUTE)
+    if BIAS:
+        total += tl.load(bias_ptr + elements % num_channels, mask=mask).to(COMPUTE)
+    residual = None
+    if RESIDUAL:
+        residual = tl.load(residual_ptr + elements, mask=mask)
+    total = _activated(total, residual, RELU)
+    tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
 _f32 = dtypes.float32
 SPECIMENS = [
     Specimen(_add_kernel, (dtypes.bfloat16, dtypes.bfloat16, 100_000), {"COMPUTE": tl.float32, "BLOCK": 1024}),
+    Specimen(
+        _epilogue_kernel, (_f32, _f32, _f32, 100_000, 64),
+        {"BIAS": True, "RESIDUAL": True, "RELU": True, "COMPUTE": tl.float32, "BLOCK": 1024},
+    ),
     Specimen(
         _finish_splits_kernel, (_f32, _f32, None, None, 3, 100_000, 64), {"RELU": False, "SPLITS": 4, "BLOCK": 64}
     ),

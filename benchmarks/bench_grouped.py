@@ -1,0 +1,187 @@
+"""Convolutions in groups of 2 to 128 channels on a GPU: every candidate beside PyTorch's cuDNN and a copy, in one run.
+
+    python benchmarks/bench_grouped.py                              all that 110 seconds suffice for
+    python benchmarks/bench_grouped.py --shapes resnext-28 --dtypes bf16 --variants 9
+    python benchmarks/bench_grouped.py --dry-run                    no GPU: tiny shapes on the simulated device
+
+Layers of ResNeXt, RegNetY and ShuffleNet, forward and both gradients, bfloat16 and float32 at "highest". Kernels are
+compiled by all cores while others are measured. PyTorch takes the faster of both layouts. How times, errors and the
+guess are found, bench_depthwise.py says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import bench_depthwise
+import gpu_timing
+import torch
+from bench_depthwise import DIRECTIONS, DTYPES, measure, table, write
+from harness import RESULTS
+
+from genesis import dtypes
+from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.engine import builders
+from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import Grouped
+from genesis.backends.cuda.ops.conv.problem import ConvProblem
+from genesis.errors import CompileError
+from genesis.settings import override
+
+NAME = "bench_grouped"
+
+
+class Shape(NamedTuple):
+    """N, C, H, W to outputs, with taps × taps, as padding keeps the size."""
+
+    name: str
+    input: tuple[int, int, int, int]
+    outputs: int
+    groups: int
+    taps: int = 3
+    stride: int = 1
+
+    def problem(self, direction: str, dtype: dtypes.DType) -> ConvProblem:
+        weight = (self.outputs, self.input[1] // self.groups, self.taps, self.taps)
+        pairs = ((self.stride,) * 2, (self.taps // 2,) * 2)
+        return ConvProblem(direction, self.input, weight, *pairs, groups=self.groups, dtype=dtype)
+
+
+SHAPES = (
+    Shape("resnext-28", (64, 256, 28, 28), 256, 32),  # 8 channels a group, as PERFORMANCE.md has it
+    Shape("resnext-56", (64, 128, 56, 56), 128, 32),
+    Shape("resnext-14", (64, 512, 14, 14), 512, 32),
+    Shape("regnet-24", (128, 144, 28, 28), 144, 6),
+    Shape("regnet-8", (128, 104, 28, 28), 104, 13),
+    Shape("resnext-28-s2", (64, 256, 56, 56), 256, 32, 3, 2),
+    Shape("regnet-16", (128, 208, 14, 14), 208, 13),
+    Shape("shuffle-1x1", (128, 240, 28, 28), 60, 3, 1),
+    Shape("regnet-56", (32, 448, 28, 28), 448, 8),
+    Shape("resnext64-28", (32, 512, 28, 28), 512, 64),
+    Shape("resnext-7", (64, 1024, 7, 7), 1024, 32),
+    Shape("shuffle-1x1-up", (128, 60, 28, 28), 240, 3, 1),
+    Shape("resnext64-56", (32, 256, 56, 56), 256, 64),
+    Shape("resnext64-14-s2", (32, 1024, 28, 28), 1024, 64, 3, 2),
+)
+_TINY = (Shape("tiny", (1, 6, 5, 6), 4, 2, 3, 2), Shape("tiny-1x1", (1, 8, 4, 5), 8, 2, 1))
+
+
+class Case(NamedTuple):
+    shape: Shape
+    direction: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.shape.name} {self.direction} {self.dtype}"
+
+    @property
+    def problem(self) -> ConvProblem:
+        return self.shape.problem(self.direction, DTYPES[self.dtype])
+
+
+def main() -> int:
+    arguments = parse()
+    if arguments.dry_run:
+        with override(cuda="simulated"):
+            return run(arguments, [Case(shape, each, "fp32") for shape in _TINY for each in DIRECTIONS], "cpu")
+    cases = [
+        Case(shape, direction, dtype)
+        for shape in SHAPES
+        if not arguments.shapes or shape.name in arguments.shapes
+        for dtype in arguments.dtypes
+        for direction in arguments.directions
+    ]
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
+    gc.collect()
+    gc.freeze()  # each capture collects garbage, and need not look through the libraries for it
+    with gpu_timing.shared_stream():
+        return run(arguments, cases, "cuda")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=[shape.name for shape in SHAPES], help="only these shapes")
+    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["bf16", "fp32"])
+    parser.add_argument("--variants", type=int, default=6, help="of the grouped kernels, in each case (default: 6)")
+    parser.add_argument("--seconds", type=float, default=110, help="begin no case after that time")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
+    parser.add_argument("--dry-run", action="store_true", help="check every kind of case without a GPU")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace, cases: list[Case], device: str) -> int:
+    begin, rows, slowest = time.monotonic(), list[dict[str, Any]](), 0.0
+    gpu = torch.cuda.get_device_name() if device == "cuda" else "simulated"
+    print(f"{NAME}: {gpu}")
+    with compiling(device) as jobs:
+        waiting = [jobs.begin(case, chosen(case, arguments.variants)) for case in cases]
+        for case, unfinished in zip(cases, waiting, strict=True):
+            jobs.finish(unfinished, begin + arguments.seconds)
+            began = time.monotonic()
+            if began - begin + slowest > arguments.seconds:
+                print(f"no time for {case.name} and what follows")
+                break
+            rows.append(measure(case, chosen(case, arguments.variants), arguments.rounds, device, True))
+            slowest = max(slowest, time.monotonic() - began)
+            if not arguments.dry_run:
+                write(arguments.out, gpu, rows, NAME)
+    print(table(rows))
+    return 0
+
+
+def chosen(case: Case, variants: int) -> list[Candidate[ConvProblem]]:
+    """The guess, the most promising of the grouped kernels, and all else."""
+    found = bench_depthwise.chosen(case)
+    ours = [each.name for each in found if isinstance(each, Grouped)][:variants]
+    return [each for each in found if not isinstance(each, Grouped) or each.name in ours]
+
+
+class Jobs:
+    """Candidates that are prepared as soon as other processes have compiled their kernels."""
+
+    def __init__(self, built: builders.Builders) -> None:
+        self._builders = built
+
+    def begin(self, case: Case, candidates: list[Candidate[ConvProblem]]) -> set[str]:
+        """The names of those that are not ready yet: it shrinks with time."""
+        unfinished = {each.name for each in candidates if isinstance(each, Grouped)}
+        for each in candidates:
+            if isinstance(each, Grouped):
+                self._builders.start(functools.partial(_prepare, each, case.problem, unfinished))
+        return unfinished
+
+    def finish(self, unfinished: set[str], deadline: float) -> None:
+        while unfinished and time.monotonic() < deadline:
+            self._builders.advance(0.05)
+
+
+def _prepare(candidate: Candidate[ConvProblem], problem: ConvProblem, unfinished: set[str]) -> None:
+    with contextlib.suppress(KernelError, CompileError):  # measure() prints it
+        candidate.prepare(problem)
+    unfinished.discard(candidate.name)
+
+
+@contextlib.contextmanager
+def compiling(device: str) -> Iterator[Jobs]:
+    built = builders.Builders(builders.compilers() if device == "cuda" else None)
+    try:
+        yield Jobs(built)
+    finally:
+        built.drop()
+        builders.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Convolution in groups of a few channels: several groups share one matrix product."""

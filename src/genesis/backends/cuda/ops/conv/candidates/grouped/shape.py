@@ -1,0 +1,143 @@
+"""How a grouped convolution is cut into tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.engine.candidate import FULL, TF32
+from genesis.backends.cuda.launch.tiles import DOT_PRECISION, power_of_2
+from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
+
+MULTIPLY_ADDS = "multiply-adds"
+_LEAST_BLOCK = 16  # of a tensor core
+_MOST_CHANNELS = 128  # of a group
+_MOST_MULTIPLIED = 8  # channels of a group's input for which multiply-adds may win
+_MOST_RESULTS = 128 * 128  # of a tile: as many sums as the registers hold
+_WEIGHT_GRAD_COLUMNS = 256
+_MANY_IN_PARTS = 4096  # float32 in three parts: four warps lack the registers for so many
+
+# (channels side by side, pixels, warps, stages), the most promising first
+_GATHER = (
+    (32, 128, 4, 3), (32, 128, 4, 1), (16, 128, 4, 3), (64, 128, 4, 2), (32, 64, 4, 3), (64, 128, 8, 1),
+    (16, 256, 4, 1), (32, 256, 8, 2), (64, 64, 4, 3),
+)  # fmt: skip
+_MULTIPLIED = ((32, 64, 4, 1), (64, 32, 4, 1), (16, 64, 4, 1))
+# (channels side by side, columns, pixels of a step, warps, stages)
+_WEIGHT_GRAD = (
+    (32, 128, 64, 4, 2), (16, 64, 64, 4, 3), (32, 256, 32, 8, 2), (16, 256, 64, 8, 2), (32, 32, 128, 4, 3),
+    (64, 256, 32, 8, 2), (64, 64, 64, 4, 3), (32, 128, 64, 4, 1),
+)  # fmt: skip
+
+
+class Shape(NamedTuple):
+    """Of one tile."""
+
+    pack: int  # groups
+    block_m: int  # pixels; of a weight's gradient output channels
+    block_n: int  # output channels; of a weight's gradient (tap, input channel)
+    block_k: int  # input channels; of a weight's gradient pixels
+    taps: int  # of a weight's gradient
+    num_warps: int
+    num_stages: int
+    precision: str  # multiply-adds, or of tl.dot
+
+    def __str__(self) -> str:
+        taps = f" taps {self.taps}" if self.taps else ""
+        kind = f" {self.precision}" if self.precision in (MULTIPLY_ADDS, "tf32") else ""
+        sizes = f"{self.block_m}x{self.block_n}x{self.block_k}"
+        return f"{sizes} pack {self.pack}{taps} w{self.num_warps} s{self.num_stages}{kind}"
+
+    @property
+    def arithmetic(self) -> str:
+        return TF32 if self.precision == "tf32" else FULL
+
+    @property
+    def width(self) -> int:
+        """Columns of a tap in a weight's gradient."""
+        return self.block_n // power_of_2(self.taps)
+
+
+def channels(problem: ConvProblem) -> tuple[int, int]:
+    """Of a group: those that are read, and those that result. Of a weight's gradient: input and output channels."""
+    inputs, outputs = problem.weight_shape[1], problem.weight_shape[0] // problem.groups
+    return (inputs, outputs) if problem.direction in (FORWARD, WEIGHT_GRAD) else (outputs, inputs)
+
+
+def supports(problem: ConvProblem) -> bool:
+    p = problem
+    return (
+        p.groups > 1
+        and not p.is_depthwise
+        and p.dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+        and max(channels(p)) <= _MOST_CHANNELS
+        and max(p.input_shape[0] * p.input_shape[2] * p.input_shape[3], p.num_terms) < 2**31 - 2**12
+    )
+
+
+def shapes(problem: ConvProblem) -> list[Shape]:
+    """Those worth trying, the most promising first."""
+    if not supports(problem):
+        return []
+    limit = driver.get().properties(problem.device).max_shared_memory
+    found = [each for precision in _precisions(problem) for each in _shapes(problem, precision)]
+    return [each for each in dict.fromkeys(found) if _shared_memory(problem, each) <= limit]
+
+
+def _precisions(problem: ConvProblem) -> list[str]:
+    """Of float32 rounded to 11 bits first, where that is allowed."""
+    rounded = problem.dtype is dtypes.float32 and problem.precision != "highest"
+    return ["tf32"] if rounded else [DOT_PRECISION[problem.dtype]]
+
+
+def _shapes(problem: ConvProblem, precision: str) -> Iterator[Shape]:
+    if problem.direction == WEIGHT_GRAD:
+        for target, columns, pixels, warps, stages in _WEIGHT_GRAD:
+            yield _weight_grad_shape(problem, precision, target, columns, pixels, warps, stages)
+        return
+    choice = [(precision, sizes) for sizes in _GATHER]
+    if precision == DOT_PRECISION[dtypes.float32] and channels(problem)[0] <= _MOST_MULTIPLIED:
+        choice[1:1] = [(MULTIPLY_ADDS, sizes) for sizes in _MULTIPLIED]
+    for each, sizes in choice:
+        yield _gather_shape(problem, each, *sizes)
+
+
+def _gather_shape(problem: ConvProblem, precision: str, target: int, pixels: int, warps: int, stages: int) -> Shape:
+    p = problem
+    pack = _pack(p, target)
+    block_k, block_n = (_block(pack * each) for each in channels(p))
+    num_pixels = p.result_shape[0] * p.result_shape[2] * p.result_shape[3]
+    block_m = min(pixels, _MOST_RESULTS // block_n, _block(num_pixels))
+    if precision == DOT_PRECISION[dtypes.float32] and block_m * max(block_n, block_k) >= _MANY_IN_PARTS:
+        warps = 8
+    return Shape(pack, block_m, block_n, block_k, 0, warps, stages, precision)
+
+
+def _weight_grad_shape(
+    problem: ConvProblem, precision: str, target: int, columns: int, pixels: int, warps: int, stages: int
+) -> Shape:
+    """Taps are shared out evenly over as many tiles as the columns demand."""
+    pack = _pack(problem, target)
+    inputs, outputs = channels(problem)
+    width, num_taps = _block(pack * inputs), problem.weight_shape[2] * problem.weight_shape[3]
+    tiles = -(-num_taps // max(1, min(columns, _WEIGHT_GRAD_COLUMNS) // width))
+    taps = -(-num_taps // tiles)
+    block_k = min(pixels, _block(problem.num_terms))
+    return Shape(pack, _block(pack * outputs), width * power_of_2(taps), block_k, taps, warps, stages, precision)
+
+
+def _pack(problem: ConvProblem, target: int) -> int:
+    """Groups that have about that many channels side by side."""
+    return max(1, min(target // max(channels(problem)), problem.groups))
+
+
+def _block(size: int) -> int:
+    return max(_LEAST_BLOCK, power_of_2(size))
+
+
+def _shared_memory(problem: ConvProblem, shape: Shape) -> int:
+    """Of the operands' tiles; those that are not loaded ahead pass through one buffer."""
+    tile = (shape.block_m + shape.block_n) * shape.block_k * problem.dtype.itemsize
+    return tile * max(shape.num_stages, 1)

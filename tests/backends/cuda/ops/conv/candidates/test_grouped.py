@@ -1,0 +1,223 @@
+"""Convolution in groups of few channels, against float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from genesis import dtypes
+from genesis.backends.backend import Backend
+from genesis.backends.cuda.engine.bench import Built
+from genesis.backends.cuda.engine.candidate import Candidate, admissible
+from genesis.backends.cuda.ops.conv import accuracy
+from genesis.backends.cuda.ops.conv.bench import ConvBench
+from genesis.backends.cuda.ops.conv.candidates.grouped import candidate as module
+from genesis.backends.cuda.ops.conv.candidates.grouped import shape as shapes
+from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import Grouped, GroupedFamily
+from genesis.backends.cuda.ops.conv.operation import CONV
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.runtime import array, streams
+from genesis.shapes import channels_last_strides
+
+DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
+TORCH = {dtypes.float32: torch.float32, dtypes.float16: torch.float16, dtypes.bfloat16: torch.bfloat16}
+
+# groups, (inputs, outputs) of each, images, (height, width), taps, stride, padding, dilation
+CASES = [
+    (8, (4, 4), 2, (6, 5), (3, 3), (1, 1), (1, 1), (1, 1)),
+    (4, (8, 8), 1, (7, 9), (3, 3), (2, 2), (1, 1), (1, 1)),
+    (2, (16, 16), 1, (5, 6), (3, 3), (1, 1), (2, 2), (2, 2)),
+    (3, (24, 24), 1, (6, 6), (3, 3), (1, 2), (1, 1), (1, 1)),
+    (5, (3, 2), 2, (5, 7), (5, 5), (1, 1), (2, 2), (1, 1)),
+    (3, (20, 80), 1, (4, 5), (1, 1), (1, 1), (0, 0), (1, 1)),
+    (7, (2, 1), 1, (7, 7), (2, 3), (3, 2), (0, 1), (1, 2)),
+    (2, (56, 56), 1, (4, 4), (3, 1), (2, 1), (1, 0), (1, 1)),
+    (4, (6, 10), 1, (6, 6), (1, 1), (2, 2), (0, 0), (1, 1)),
+    (2, (64, 32), 1, (3, 3), (1, 5), (1, 1), (0, 2), (1, 1)),
+    (11, (5, 5), 1, (1, 6), (3, 3), (1, 1), (3, 1), (1, 3)),
+]
+
+
+def _problem(direction: str, case: Any, dtype: Any, **options: Any) -> ConvProblem:
+    groups, (inputs, outputs), images, sizes, taps, stride, padding, dilation = case
+    return ConvProblem(
+        direction, (images, groups * inputs, *sizes), (groups * outputs, inputs, *taps), stride, padding, dilation,
+        groups, dtype=dtype, **options,
+    )  # fmt: skip
+
+
+def _operands(problem: ConvProblem) -> list[torch.Tensor | None]:
+    """first, second, bias, residual."""
+    torch.manual_seed(0)
+    p, dtype = problem, TORCH[problem.dtype]
+    scale = 1 if p.direction == WEIGHT_GRAD else 1 / math.sqrt(p.num_terms)
+    found = [torch.randn(p.first_shape), torch.randn(p.second_shape) * scale]
+    host = [each.to(dtype).contiguous(memory_format=torch.channels_last) for each in found]
+    bias = torch.randn(p.result_shape[1]).to(dtype) if p.bias else None
+    residual = torch.randn(p.result_shape).to(dtype) if p.residual else None
+    return [*host, bias, None if residual is None else residual.contiguous(memory_format=torch.channels_last)]
+
+
+def _expected(problem: ConvProblem, operands: list[torch.Tensor | None]) -> torch.Tensor:
+    p = problem
+    first, second, bias, residual = (None if each is None else each.double() for each in operands)
+    assert first is not None
+    assert second is not None
+    options = (p.stride, p.padding, p.dilation, p.groups)
+    if p.direction == FORWARD:
+        result = F.conv2d(first, second, None, *options)
+    elif p.direction == INPUT_GRAD:
+        result = torch.nn.grad.conv2d_input(p.input_shape, second, first, *options)
+    else:
+        result = torch.nn.grad.conv2d_weight(second, p.weight_shape, first, *options)
+    result = result if bias is None else result + bias[:, None, None]
+    result = result if residual is None else result + residual
+    return result.relu() if p.activation else result
+
+
+def _run(problem: ConvProblem, candidate: Candidate[ConvProblem], operands: list[Any]) -> Any:
+    assert admissible(candidate, problem)
+    out = array.empty(problem.result_shape, problem.dtype, 0, channels_last_strides(problem.result_shape))
+    workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
+    given = [0 if operand is None else operand.data_pointer for operand in operands]
+    candidate.prepare(problem)(streams.current_handle(0), out.data_pointer, *given, workspace.data_pointer)
+    return out
+
+
+def _check(put: Callable[[Any], Any], get: Any, problem: ConvProblem, candidate: Candidate[ConvProblem]) -> None:
+    operands = _operands(problem)
+    result = _run(problem, candidate, [None if each is None else put(each) for each in operands])
+    expected = _expected(problem, operands)
+    error = float((get(result).double() - expected).norm() / expected.norm())
+    few = 2 if expected.numel() < 200 else 1  # the error of few elements is not spread
+    assert error <= few * accuracy.error_bound(problem), f"{problem}: {candidate.name}: {error:.2e}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_directions(cuda: Backend, put: Callable[[Any], Any], get: Any, direction: str, case: Any) -> None:
+    """Shapes and dtypes in turns, so that each shape meets each dtype somewhere."""
+    turn = CASES.index(case) + DIRECTIONS.index(direction)
+    for i, dtype in enumerate(TORCH):
+        problem = _problem(direction, case, dtype)
+        choice = GroupedFamily().variants(problem)
+        _check(put, get, problem, choice[(turn + i) % len(choice)])
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
+def test_all_shapes(cuda: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, direction: str) -> None:
+    problem = _problem(direction, CASES[0], dtype)
+    for candidate in GroupedFamily().variants(problem):
+        _check(put, get, problem, candidate)
+
+
+def test_float32_rounded_to_11_bits(cuda: Backend, put: Callable[[Any], Any], get: Any) -> None:
+    for direction in DIRECTIONS:
+        problem = _problem(direction, CASES[1], dtypes.float32, precision="high")
+        candidate = GroupedFamily().variants(problem)[0]
+        assert candidate.arithmetic == "tf32"
+        _check(put, get, problem, candidate)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bias": True},
+        {"residual": True},
+        {"bias": True, "residual": True, "activation": "relu"},
+        {"activation": "relu"},
+    ],
+    ids=str,
+)
+def test_epilogue(cuda: Backend, put: Callable[[Any], Any], get: Any, options: Any) -> None:
+    for dtype in (dtypes.float32, dtypes.bfloat16):
+        problem = _problem(FORWARD, CASES[4], dtype, **options)
+        for candidate in GroupedFamily().variants(problem)[::5]:
+            _check(put, get, problem, candidate)
+        if "activation" not in options:
+            problem = _problem(INPUT_GRAD, CASES[1], dtype, **options)
+            _check(put, get, problem, GroupedFamily().variants(problem)[0])
+
+
+@pytest.mark.parametrize("dtype", TORCH, ids=str)
+def test_statistics(cuda: Backend, dtype: Any) -> None:
+    for case in (CASES[1], CASES[4], (2, (8, 8), 3, (13, 7), (1, 1), (1, 1), (0, 0), (1, 1))):
+        problem = _problem(FORWARD, case, dtype, statistics=True, bias=True)
+        bench = ConvBench(problem)
+        for candidate in GroupedFamily().variants(problem)[:3:2]:
+            built = Built(candidate, candidate.prepare(problem), candidate.workspace(problem))
+            assert bench.error(built) <= max(2 * accuracy.error_bound(problem), 1e-5)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 3.4e38, 1e-40])
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
+def test_what_a_group_holds_stays_in_it(
+    cuda: Backend, put: Callable[[Any], Any], get: Any, direction: str, value: float
+) -> None:
+    """An infinity, a NaN, or what the parts of float32 can't hold: other groups of the tile are as exact as ever."""
+    for dtype in (dtypes.float32, dtypes.bfloat16):
+        problem = _problem(direction, CASES[0], dtype)
+        operands = _operands(problem)
+        assert operands[0] is not None
+        operands[0][:, 5] = value
+        expected = _expected(problem, operands)
+        for candidate in GroupedFamily().variants(problem)[:2]:
+            result = get(_run(problem, candidate, [None if each is None else put(each) for each in operands])).double()
+            others = [channel for channel in range(32) if channel // 4 != 1]
+            assert (result[:, others] - expected[:, others]).norm() <= 4e-3 * expected[:, others].norm()
+            assert not math.isfinite(value) or dtype is dtypes.bfloat16 or result.isfinite().all()
+
+
+def test_weight_gradient_of_few_pixels_and_of_many_splits(
+    cuda: Backend, put: Callable[[Any], Any], get: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LEAST_STEPS", 1)
+    for case in (CASES[0], (4, (8, 8), 3, (13, 11), (3, 3), (1, 1), (1, 1), (1, 1))):
+        problem = _problem(WEIGHT_GRAD, case, dtypes.float32)
+        candidate = GroupedFamily().variants(problem)[1]
+        assert isinstance(candidate, Grouped)
+        num_splits, pixels = module._splits(problem, candidate.shape)
+        assert (num_splits - 1) * pixels < problem.num_terms <= num_splits * pixels
+        assert num_splits > 1 or problem.num_terms < 2 * candidate.shape.block_k
+        _check(put, get, problem, candidate)
+
+
+def test_where_it_is_a_candidate(simulated: Backend) -> None:
+    """After the others, so that it is never the guess; and only for what it is made for."""
+    case = (32, (8, 8), 64, (28, 28), (3, 3), (1, 1), (1, 1), (1, 1))
+    for direction in DIRECTIONS:
+        for dtype in (dtypes.float32, dtypes.bfloat16):
+            families = [each.family for each in CONV.candidates(_problem(direction, case, dtype))]
+            assert "grouped" in families
+            assert families[0] != "grouped"
+    assert not GroupedFamily().variants(_problem(FORWARD, case, dtypes.float64))
+    assert not GroupedFamily().variants(_problem(FORWARD, (1, *case[1:]), dtypes.float32))
+    assert not GroupedFamily().variants(_problem(FORWARD, (8, (1, 1), *case[2:]), dtypes.float32))
+    assert not GroupedFamily().variants(_problem(FORWARD, (2, (256, 256), *case[2:]), dtypes.float32))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_shapes(simulated: Backend, direction: str) -> None:
+    """Each has a name of its own, by which the store finds it again, and tiles that a tensor core takes."""
+    for case in CASES:
+        problem = _problem(direction, case, dtypes.bfloat16)
+        variants = GroupedFamily().variants(problem)
+        assert len({each.name for each in variants}) == len(variants) > 0
+        inputs, outputs = shapes.channels(problem)
+        for each in variants:
+            found = GroupedFamily().named(problem, each.name)
+            assert isinstance(found, Grouped)
+            shape = found.shape
+            assert min(shape.block_m, shape.block_n, shape.block_k) >= 16
+            if direction == WEIGHT_GRAD:
+                assert shape.block_m >= shape.pack * outputs
+                assert shape.width >= shape.pack * inputs
+            else:
+                assert shape.block_k >= shape.pack * inputs
+                assert shape.block_n >= shape.pack * outputs

@@ -14,6 +14,8 @@ from genesis.amp import is_autocast_enabled as is_autocast_enabled
 from genesis.autograd.modes import state as thread
 from genesis.errors import describe
 from genesis.nn import functional as F
+from genesis.port.stand_ins.serialization import load as load
+from genesis.port.stand_ins.serialization import save as save
 from genesis.settings import settings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from genesis.port.redirect import NEVER
 
 # Packages of layers, transforms and datasets that run on Genesis whole: a script hands its tensors to them, and takes
 # theirs, so that they use Genesis wherever it does.
-TOGETHER = ("torchvision", "timm", "segmentation_models_pytorch")
+TOGETHER = ("torchvision", "timm", "segmentation_models_pytorch", "einops")
 
 
 def run_script(path: Path, arguments: Sequence[str] = (), also: Sequence[str] = ()) -> None:

@@ -95,7 +95,7 @@ def load(
         >>> {name: tensor.shape for name, tensor in genesis.load(path).items()}
         {'weight': (1, 2), 'bias': (1,)}
     """
-    target = _target(device if map_location is None else map_location)
+    target = target_of(device if map_location is None else map_location)
     with reading(path) as (name, file):
         is_torch = kind_of_start(file.read(9)) == "torch"
         file.seek(0)
@@ -115,7 +115,8 @@ def load(
         raise CheckpointError(f"{path}: damaged: its tree does not match its tensors ({_shortened(error)})") from None
 
 
-def _target(place: MapLocation) -> Device:
+def target_of(place: MapLocation) -> Device:
+    """The device that a map_location names; the CPU where it names none."""
     if isinstance(place, Mapping):
         place = place.get("cpu")
     return CPU if place is None or callable(place) else Device(place)

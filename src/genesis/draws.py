@@ -25,11 +25,13 @@ LARGEST = 1.0 - 2.0**-24  # below 1, so that the logarithm of what is left stays
 class Draws(InPlace):
     """A part of Tensor: see the module's docstring. A generator, where one is given, is drawn from."""
 
-    def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None) -> Self:
+    def uniform_(
+        self, low: float | Tensor = 0.0, high: float | Tensor = 1.0, *, generator: Generator | None = None
+    ) -> Self:  # fmt: skip
         """Fill with draws from the uniform distribution over [low, high).
 
         Args:
-            low, high: bounds; low ≤ high.
+            low, high: bounds, numbers or tensors of one element; low ≤ high.
             generator: as in `genesis.rand`.
         Raises: ValueError: high < low. DTypeError: self is not floating.
 
@@ -37,11 +39,14 @@ class Draws(InPlace):
             >>> bool((genesis.empty(100).uniform_(2.0, 3.0) >= 2).all())
             True
         """
+        low, high = float(low), float(high)  # a tensor of one element too, as PyTorch takes it
         if not low <= high:
             raise ValueError(describe("uniform_", "high", f"at least low ({low})", high))
         return self._draw("uniform_", generator, _drawn, "rand", high - low, low)
 
-    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Self:
+    def normal_(
+        self, mean: float | Tensor = 0.0, std: float | Tensor = 1.0, *, generator: Generator | None = None
+    ) -> Self:  # fmt: skip
         """Fill with draws from the normal distribution.
 
         Args:
@@ -53,6 +58,7 @@ class Draws(InPlace):
             >>> genesis.empty(2).normal_(mean=3.0, std=0.0).tolist()
             [3.0, 3.0]
         """
+        mean, std = float(mean), float(std)
         if not std >= 0:
             raise ValueError(describe("normal_", "std", "at least 0", std))
         return self._draw("normal_", generator, _drawn, "randn", std, mean)
@@ -73,7 +79,7 @@ class Draws(InPlace):
             raise ValueError(describe("bernoulli_", "p", "a probability in [0, 1]", p))
         return self._draw("bernoulli_", generator, _tossed, p)
 
-    def exponential_(self, lambd: float = 1.0, *, generator: Generator | None = None) -> Self:
+    def exponential_(self, lambd: float | Tensor = 1.0, *, generator: Generator | None = None) -> Self:
         """Fill with draws from the exponential distribution.
 
         Args:
@@ -85,6 +91,7 @@ class Draws(InPlace):
             >>> bool((genesis.empty(100).exponential_() > 0).all())
             True
         """
+        lambd = float(lambd)
         if not lambd > 0:
             raise ValueError(describe("exponential_", "lambd", "above 0", lambd))
         return self._draw("exponential_", generator, _by_quantiles, lambda u: (-u).log1p() / -lambd)

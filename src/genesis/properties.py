@@ -24,6 +24,10 @@ def _size_of(shape: Shape) -> Size:
 class Properties(Variable):
     """A part of Tensor: see the module's docstring."""
 
+    # What PyTorch's tensors may be beside: scripts ask before they choose a path.
+    is_xpu = is_mps = is_xla = is_ipu = is_hpu = is_mtia = is_maia = is_vulkan = False
+    is_meta = is_sparse = is_sparse_csr = is_quantized = is_mkldnn = is_nested = False
+
     @property
     def shape(self) -> Size:
         """Sizes of the dimensions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
@@ -91,6 +92,22 @@ def test_dropout2d_drops_whole_channels() -> None:
     assert set(y.sum((2, 3)).flatten().tolist()) == {0.0, 18.0}
 
 
+def test_dropout2d_takes_a_matrix_for_channels_without_pixels() -> None:
+    with pytest.warns(UserWarning, match=r"dropout2d: input of 2 dimensions is taken for \(N, C, …\)"):
+        y = F.dropout2d(genesis.ones(8, 8), 0.5)
+    assert set(y.flatten().tolist()) == {0.0, 2.0}
+
+
+def test_dropout_drops_the_same_elements_in_every_memory_format() -> None:
+    x = torch.randn(2, 3, 5, 5)
+    torch.manual_seed(4)
+    expected = torch.dropout(x, 0.3, True).numpy()
+    for layout in (genesis.contiguous_format, genesis.channels_last):
+        genesis.manual_seed(4)
+        y = F.dropout(genesis.from_torch(x).contiguous(memory_format=layout), 0.3)
+        np.testing.assert_array_equal(y.numpy(), expected)
+
+
 X, W = genesis.zeros(2, 3), genesis.zeros(4, 3)
 REFUSALS = [
     (lambda: F.linear(X, W[:, :2]), ShapeError, r"'input': expected a last dimension of 2, as weight \(4, 2\) takes"),
@@ -109,7 +126,7 @@ REFUSALS = [
     (lambda: F.one_hot(X[:0].long()), ValueError, "'num_classes': expected a positive number, or -1 and a tensor"),
     (lambda: F.dropout(X, 1.5), ValueError, r"'p': expected a probability in \[0, 1\], got 1\.5"),
     (lambda: F.dropout(X.long()), DTypeError, "'input': expected a floating dtype"),
-    (lambda: F.dropout2d(X), ShapeError, "'input': expected 3 or 4 dimensions"),
+    (lambda: F.dropout2d(X[0]), ShapeError, "'input': expected at least 2 dimensions"),
 ]
 
 

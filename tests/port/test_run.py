@@ -195,3 +195,19 @@ def test_modules_that_cannot_run(module: str, error: type[Exception], message: s
 def test_something_must_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run"]) == 2
     assert capsys.readouterr().err.endswith("genesis run: expected a script, or -m and a module\n")
+
+
+@pytest.mark.usefixtures("own_process")
+def test_packages_that_run_whole_use_genesis_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torchvision", "other_vision"):
+        (tmp_path / "site-packages" / name).mkdir(parents=True)
+        source = "import torch\nlayer = torch.nn.Linear(2, 2)\n"
+        (tmp_path / "site-packages" / name / "__init__.py").write_text(source, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    path = tmp_path / "script.py"
+    path.write_text("import torchvision, other_vision\n", encoding="utf-8")
+    run_script(path)
+    found = vars(sys.modules["__main__"])
+    assert type(found["torchvision"].layer).__module__.startswith("genesis.")
+    assert type(found["other_vision"].layer).__module__.startswith("torch.")

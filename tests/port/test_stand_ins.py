@@ -42,6 +42,17 @@ VALUES: dict[str, Callable[[Any], Any]] = {
     ],
     "devices": lambda t: (str(t.get_default_device()), t.get_num_threads(), t.mps.device_count()),
     "attention": lambda t: [t.nn.attention.SDPBackend.MATH.name, t.nn.attention.SDPBackend.CUDNN_ATTENTION.value],
+    "accelerator": lambda t: (
+        t.accelerator.is_available(), t.accelerator.device_count(), str(t.accelerator.current_accelerator()),
+    ),
+    "kinds of tensors": lambda t: [
+        getattr(t.ones(1), f"is_{kind}")
+        for kind in ("xpu", "mps", "xla", "ipu", "mtia", "meta", "sparse", "quantized", "mkldnn", "nested")
+    ],
+    "bounds that are tensors": lambda t: [
+        t.manual_seed(3) and None, t.empty(3).uniform_(t.tensor(1.0), t.tensor(2.0)).tolist(),
+        t.empty(3).normal_(t.tensor(1.0), t.tensor(2.0)).tolist(),
+    ],
     "sym": lambda t: (t.sym_int(2.5), isinstance(2, t.SymInt), isinstance(2.0, t.SymFloat)),
     "deterministic": lambda t: (
         t.are_deterministic_algorithms_enabled(), t.is_deterministic_algorithms_warn_only_enabled(),

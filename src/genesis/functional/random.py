@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from genesis.autograd import Context, ElementwiseFunction, Tensor
@@ -62,18 +63,24 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     """Zero whole channels with probability p and scale the others by 1 / (1 − p); outside training, return input.
 
     Args:
-        input: (N, C, H, W) or (N, C, L), any floating dtype.
+        input: (N, C, H, W) or (N, C, L), any floating dtype. (N, C), and more dimensions than four, warn.
         p: in [0, 1].
         training: whether to drop anything.
         inplace: write the result into input.
     Returns: the shape and dtype of input.
-    Raises: ValueError: p is no probability, or input has other dimensions. DTypeError: input is not floating.
+    Raises: ValueError: p is no probability, or input has fewer dimensions. DTypeError: input is not floating.
     Grad: input. Saves the mask of the channels.
     Source: Tompson et al. 2015, arXiv:1411.4280.
     Example: >>> F.dropout2d(genesis.ones(1, 2, 1, 1), training=False).flatten().tolist()
     [1.0, 1.0]
     """
-    return _drop_channels(dropout2d, 3, input, p, training, inplace, num_leading=2)  # (N, C, L) too
+    require_tensor("dropout2d", "input", input)
+    ndim = input.array.ndim
+    if ndim < 2:
+        raise ShapeError(describe("dropout2d", "input", "at least 2 dimensions", f"shape {input.array.shape}"))
+    if ndim not in (3, 4):
+        warnings.warn(f"dropout2d: input of {ndim} dimensions is taken for (N, C, …); use dropout", stacklevel=2)
+    return _drop_channels(dropout2d, max(ndim, 3) - 1, input, p, training, inplace, num_leading=2)  # (N, C, L) too
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

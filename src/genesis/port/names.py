@@ -40,8 +40,8 @@ SOURCES: dict[str, tuple[str, ...]] = {  # beside the module of the same name
 }
 _FLAT = "torch.nn.modules."  # its files: all that they define is in genesis.nn
 OTHER = {  # Genesis' are something else
-    "torch.autograd.Variable", "torch.backends", "torch.export", "torch.finfo", "torch.hub", "torch.port",
-    "torch.torch",
+    "torch.autograd.Variable", "torch.backends", "torch.export", "torch.finfo", "torch.hub", "torch.load", "torch.port",
+    "torch.save", "torch.serialization.load", "torch.serialization.save", "torch.torch",
 }  # fmt: skip
 
 

@@ -13,6 +13,10 @@ from genesis.port import processes
 from genesis.port.main_module import Main, execute, spec_of
 from genesis.port.redirect import NEVER
 
+# Packages of layers, transforms and datasets that run on Genesis whole: a script hands its tensors to them, and takes
+# theirs, so that they use Genesis wherever it does.
+TOGETHER = ("torchvision", "timm", "segmentation_models_pytorch", "einops")
+
 
 def run_script(path: Path, arguments: Sequence[str] = (), also: Sequence[str] = ()) -> None:
     """Run a script as `python path arguments` would, with Genesis as its torch.
@@ -24,7 +28,7 @@ def run_script(path: Path, arguments: Sequence[str] = (), also: Sequence[str] = 
     Args:
         path: the script.
         arguments: its sys.argv[1:].
-        also: installed packages that shall use Genesis too, as "timm".
+        also: installed packages that shall use Genesis too, beside TOGETHER.
     Raises: FileNotFoundError, ValueError: see check_script; and what the script raises.
     """
     check_script(path, also)
@@ -32,7 +36,7 @@ def run_script(path: Path, arguments: Sequence[str] = (), also: Sequence[str] = 
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(folder))
     main = Main(str(path), None)
-    processes.redirect(processes.Redirection(tuple(also), (folder,), main))
+    processes.redirect(processes.Redirection(_with_tested(also), (folder,), main))
     execute(main, "__main__")
 
 
@@ -44,7 +48,7 @@ def run_module(name: str, arguments: Sequence[str] = (), also: Sequence[str] = (
     Args:
         name: its dotted name.
         arguments: its sys.argv[1:].
-        also: installed packages that shall use Genesis too, as "timm".
+        also: installed packages that shall use Genesis too, beside TOGETHER.
     Raises: ImportError: there is no such module, or it has no source; ValueError: see check_module; and what the
         module raises.
     """
@@ -52,7 +56,7 @@ def run_module(name: str, arguments: Sequence[str] = (), also: Sequence[str] = (
     folder = Path.cwd()
     sys.argv = ["-m", *arguments]
     sys.path.insert(0, str(folder))
-    redirection = processes.Redirection((*also, *own), (folder,), None)
+    redirection = processes.Redirection(_with_tested((*also, *own)), (folder,), None)
     processes.redirect(redirection)
     found = spec_of(name)
     sys.argv[0] = str(found.origin)
@@ -74,6 +78,11 @@ def check_module(name: str, also: Sequence[str]) -> tuple[str, ...]:
     _check_packages("-m", own)
     _check_packages("also", also)
     return own
+
+
+def _with_tested(packages: Sequence[str]) -> tuple[str, ...]:
+    """These packages, and those of TOGETHER that the process has not imported with PyTorch yet."""
+    return tuple(dict.fromkeys((*packages, *(each for each in TOGETHER if each not in sys.modules))))
 
 
 def _check_packages(argument: str, packages: Sequence[str]) -> None:

@@ -45,4 +45,11 @@ def randperm(n: int, dtype: DType, device_index: int = 0) -> Tensor:
 
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    return tuple(torch.native_dropout(x, p, True))
+    if x.is_contiguous():
+        return tuple(torch.native_dropout(x, p, True))
+    # Draws in row-major order, whatever the memory format: where PyTorch has contiguous activations, ours may be
+    # channels-last, and the same seed must drop the same elements.
+    mask = torch.empty(x.shape, dtype=torch.bool).bernoulli_(1 - p)
+    if x.is_contiguous(memory_format=torch.channels_last):
+        mask = mask.contiguous(memory_format=torch.channels_last)
+    return mask.to(x.dtype).mul_(1 / (1 - p)).mul_(x), mask

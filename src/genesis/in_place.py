@@ -283,6 +283,7 @@ class InPlace(Methods):
     swapaxes_ = _as(F.swapaxes)
     swapdims_ = transpose_
     t_ = _as(F.t)
+    as_strided_ = _as(F.as_strided)
 
     def detach_(self) -> Self:
         """Leave the graph: self becomes a leaf that requires no grad.

@@ -122,7 +122,7 @@ BROADCASTING = words(
         (lambda: F.gather(x, 0, ints[None], sparse_grad=True), NotImplementedError, "sparse_grad=True is not supporte"),
         (lambda: F.gather(x, 1, ints[None].expand(3, 2)), ShapeError, "expected at most 2 in dimension 0, the size of"),
         (lambda: F.scatter(x, 0, ints[None]), DTypeError, "scatter: argument 'src': expected a tensor or a number, go"),
-        (lambda: F.scatter(x, 0, ints[None], 1.0, reduce="add"), NotImplementedError, "reduce='add' is not supported;"),
+        (lambda: F.scatter(x, 0, ints[None], 1.0, reduce="mean"), ValueError, "scatter: argument 'reduce': expected "),
         (lambda: F.scatter(x, 0, ints[None], x.half()), DTypeError, "scatter: argument 'src': expected genesis.float3"),
         (lambda: F.scatter_add(x, 0, ints[None], 1.0), DTypeError, "scatter_add: argument 'src': expected a tensor, g"),
         (lambda: F.masked_fill(x, ints, 1.0), DTypeError, "masked_fill: argument 'mask': expected a tensor of bool"),

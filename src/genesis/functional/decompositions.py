@@ -283,15 +283,34 @@ class Solve(Function):
     def forward(ctx: Context, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         packed, pivots, info = LU.apply(a)
         x = lu_solved(packed, pivots, b)
-        ctx.save_for_backward(a, x)
+        ctx.save_for_backward(a, x, packed, pivots)
         ctx.mark_non_differentiable(info)
         return x, info
 
     @staticmethod
     def backward(ctx: Context, grad: Tensor, _: object = None) -> Gradients:
-        a, x = ctx.saved_tensors
-        grad_b = Solve.apply(transposed(a), grad)[0]
+        a, x, packed, pivots = ctx.saved_tensors
+        grad_b = SolveTransposed.apply(a, packed, pivots, grad)
         return -matmul(grad_b, transposed(x)) if ctx.needs_input_grad[0] else None, grad_b
+
+
+class SolveTransposed(Function):
+    """X of Aᵀ · X = B, by the factors of A. dB = A⁻¹ · dX, dA = −X · dBᵀ."""
+
+    autocast = "float32"
+
+    @staticmethod
+    def forward(ctx: Context, a: Tensor, packed: Tensor, pivots: Tensor, b: Tensor) -> Tensor:
+        inner = TriangularSolve.apply(transposed(packed), b, False, False)
+        x = in_rows_of_matrix(TriangularSolve.apply(transposed(packed), inner, True, True), pivots)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> Gradients:
+        a, x = ctx.saved_tensors
+        grad_b = Solve.apply(a, grad)[0]
+        return -matmul(x, transposed(grad_b)) if ctx.needs_input_grad[0] else None, None, None, grad_b
 
 
 def lu_solved(packed: Tensor, pivots: Tensor, b: Tensor) -> Tensor:

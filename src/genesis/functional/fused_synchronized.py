@@ -25,7 +25,7 @@ from genesis.shapes import Shape
 
 
 class Exchange(Protocol):
-    """What the ranks tell each other; all of them get the same bits."""
+    """Tells the ranks each other's sums; all of them get the same bits."""
 
     def join(self, mean: NDArray, var: NDArray, count: int) -> tuple[NDArray, NDArray, NDArray]:
         """Count, mean and biased variance of each channel over all ranks, of this rank's; float64."""

@@ -45,7 +45,7 @@ class Buckets:
         return array is not None and self._gradients.get(id(array)) is array
 
     def changed(self) -> list[NDArray]:
-        """Those that were changed since they were noted."""
+        """The buckets that were changed since they were noted."""
         return [flat for flat, count in self._counts if flat.changes.count != count]
 
 

@@ -65,7 +65,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """
     square("cholesky", A)
     factor, info = parts.Cholesky.apply(A, bool(upper))
-    require_zero("cholesky", info, "positive definite matrices")
+    require_zero("cholesky", info, "positive definite matrices", "another one")
     return factor
 
 
@@ -87,7 +87,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     square("cholesky_ex", A)
     factor, info = parts.Cholesky.apply(A, bool(upper))
     if check_errors:
-        require_zero("cholesky_ex", info, "positive definite matrices")
+        require_zero("cholesky_ex", info, "positive definite matrices", "another one")
     return CholeskyEx(factor, info)
 
 
@@ -233,7 +233,7 @@ def square(op: str, A: Tensor, name: str = "A") -> int:
     return A.shape[-1]
 
 
-def require_zero(op: str, info: Tensor, expected: str) -> None:
+def require_zero(op: str, info: Tensor, expected: str, got: str = "a singular one") -> None:
     """Require that LAPACK had no failure to tell."""
     if checks_values() and bool((info != 0).any()):
-        raise LinAlgError(f"{op}: argument 'A': expected {expected}, got another one")
+        raise LinAlgError(f"{op}: argument 'A': expected {expected}, got {got}")

@@ -71,14 +71,14 @@ def rewrite_notebook(text: str) -> RewrittenNotebook:
 
 
 class _Cell(TypedDict, total=False):
-    """What is read of a cell; it has more."""
+    """The part of a cell that is read."""
 
     cell_type: str
     source: str | list[str]  # the text, or its lines
 
 
 class _Notebook(TypedDict):
-    """What is read of a notebook; it has more."""
+    """The part of a notebook that is read."""
 
     cells: list[_Cell]
 

@@ -38,7 +38,7 @@ class How(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What the differentiable op computes with: the operands in the dtype and order of memory of the kernels.
+    """Values that the differentiable op computes with: the operands in the dtype and order of memory of the kernels.
 
     added: the summand; prepared: the launches for them; found: the result of those, with what the backward wants and
     the weight's values.
@@ -54,7 +54,7 @@ class Values(NamedTuple):
 
 @functools.cache
 def kept_by(activation: str | None, inplace: bool) -> str | None:
-    """What conv_act keeps for its backward: the result wherever PyTorch's layers do, for other code may change it."""
+    """The array that conv_act keeps for its backward: the result where PyTorch's layers do: other code may change it."""
     if activation is None:
         return None
     is_kept = activation in ("relu", "sigmoid", "tanh") or (inplace and known.is_known_by_result(activation))

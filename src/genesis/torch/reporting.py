@@ -100,7 +100,7 @@ def _of_convolution(
 
 
 def _kinds(followers: list[tuple[str, nn.Module]]) -> list[tuple[str, str]]:
-    """Those among the followers that run with a convolution, each with its kind."""
+    """The followers that run with a convolution, each with its kind."""
     found = []
     if followers and type(followers[0][1]) is nn.BatchNorm2d:
         found.append((followers[0][0], "norm"))

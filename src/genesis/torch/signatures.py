@@ -73,7 +73,7 @@ class Context(Protocol):
 
 
 class FusedContext(Context, Protocol):
-    """That of the eager op. options: whether it was in training, geometry, activation."""
+    """The context of the eager op. options: whether it was in training, geometry, activation."""
 
     parameter_dtype: torch.dtype
     options: tuple[bool, ConvGeometry, str | None]
@@ -81,21 +81,21 @@ class FusedContext(Context, Protocol):
 
 
 class PreparedContext(Context, Protocol):
-    """That of prepared launches. how: these, whether a residual was added, the activation, the parameters' dtype."""
+    """The context of prepared launches. how: they, whether a sum was made, the activation, the parameters' dtype."""
 
     how: tuple[Chain, bool, str | None, torch.dtype]
     saved_tensors: tuple[Tensor, ...]
 
 
 class TracedContext(Context, Protocol):
-    """That of the traced op. options: training, and the geometry and activation of its schema."""
+    """The context of the traced op. options: training, and the geometry and activation of its schema."""
 
     options: tuple[bool, Sequence[int], Sequence[int], Sequence[int], int, str | None]
     saved_tensors: tuple[Tensor | None, ...]
 
 
 class ActivatedContext(Context, Protocol):
-    """That of conv_act.
+    """The context of conv_act.
 
     Attributes:
         adds: it has a residual.
@@ -112,7 +112,7 @@ class ActivatedContext(Context, Protocol):
 
 
 class TracedActivatedContext(Context, Protocol):
-    """That of the traced conv_act. how: geometry and activation of its schema."""
+    """The context of the traced conv_act. how: geometry and activation of its schema."""
 
     how: tuple[Sequence[int], Sequence[int], Sequence[int], int, str | None]
     saved_tensors: tuple[Tensor, ...]

@@ -79,7 +79,7 @@ def _direct(input: Tensor, packed: DirectWeight, residual: Tensor | None, activa
 
 @prepares(contract.linear)
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Prepared | None:
-    """As a 1×1 convolution of images of one pixel: packed weights are read faster than by torch's products."""
+    """Multiply as a 1×1 convolution of images of one pixel: packed weights are read faster than by torch's products."""
     rows = input.numel() // max(1, input.shape[-1])
     if (
         not 0 < rows <= _FEW_ROWS

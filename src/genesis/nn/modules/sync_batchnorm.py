@@ -71,7 +71,7 @@ class SyncBatchNorm(_BatchNorm):
         )
 
     def exchange(self) -> GroupExchange:
-        """What a fused op takes its statistics to the other ranks by. For `nn.ConvBNReLU`."""
+        """The way of a fused op's statistics to the other ranks. For `nn.ConvBNReLU`."""
         return GroupExchange(require("SyncBatchNorm"))
 
     def _of_channels(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:

@@ -64,7 +64,7 @@ class Bucket:
         self.num_missing, self._work = len(self.numbers), None
 
     def pack(self, unused: Sequence[int], dtype: DType | None, failed: bool = False) -> NDArray:
-        """What is to be sent.
+        """Fill the bucket with what is to be sent.
 
         Args:
             unused: the positions of gradients that this rank did not make.

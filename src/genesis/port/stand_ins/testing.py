@@ -21,7 +21,7 @@ def _to_torch(value: object) -> object:
 
 
 class _Options(TypedDict, total=False):
-    """Those of PyTorch's function."""
+    """Options of PyTorch's function."""
 
     allow_subclasses: bool
     rtol: float | None

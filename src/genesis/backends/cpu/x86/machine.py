@@ -1,4 +1,4 @@
-"""What this machine can run: its vectors, memory for code, and the threads that PyTorch's operations use too."""
+"""The machine: its vectors, memory for code, and the threads that PyTorch's operations use too."""
 
 from __future__ import annotations
 

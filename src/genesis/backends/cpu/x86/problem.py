@@ -1,4 +1,4 @@
-"""What the kernels' convolutions have in common: the problem, and how work is split."""
+"""The problem that all the kernels solve, and how its work is split."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Problem:
         return replace(self, input_shape=shape, strides=(image, channel, pixel * shape[3], pixel))
 
     def taps(self, place: int, axis: int) -> Pair:
-        """Which rows or columns of the filter meet the image, at this place of y: the first, and the end."""
+        """Rows or columns of the filter that meet the image, at this place of y: the first, and the end."""
         stride, padding, dilation, _ = self.geometry
         start = place * stride[axis] - padding[axis]
         return _taps(start, dilation[axis], self.weight_shape[2 + axis], self.input_shape[2 + axis])

@@ -41,7 +41,7 @@ def unchanged() -> Callable[[], bool]:
 
 
 class _Wanted(TypedDict, total=False):
-    """What one of several convolutions of the same shapes has of its own: fields of its problem."""
+    """Fields of a problem in which several convolutions of the same shapes differ."""
 
     direction: str
     bias: bool

@@ -1,4 +1,4 @@
-"""What follows a forward convolution, by a separate pass over its result."""
+"""Sum and ReLU after a forward convolution, by a separate pass over its result."""
 
 from __future__ import annotations
 

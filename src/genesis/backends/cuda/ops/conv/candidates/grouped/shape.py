@@ -33,7 +33,7 @@ _WEIGHT_GRAD = (
 
 
 class Shape(NamedTuple):
-    """Of one tile."""
+    """The shape of one tile."""
 
     pack: int  # groups
     block_m: int  # pixels; of a weight's gradient output channels
@@ -61,7 +61,7 @@ class Shape(NamedTuple):
 
 
 def channels(problem: ConvProblem) -> tuple[int, int]:
-    """Of a group: those that are read, and those that result. Of a weight's gradient: input and output channels."""
+    """Channels of a group: read, and resulting; of a weight's gradient input's and output's."""
     inputs, outputs = problem.weight_shape[1], problem.weight_shape[0] // problem.groups
     return (inputs, outputs) if problem.direction in (FORWARD, WEIGHT_GRAD) else (outputs, inputs)
 
@@ -78,7 +78,7 @@ def supports(problem: ConvProblem) -> bool:
 
 
 def shapes(problem: ConvProblem) -> list[Shape]:
-    """Those worth trying, the most promising first."""
+    """The shapes worth trying, the most promising first."""
     if not supports(problem):
         return []
     limit = driver.get().properties(problem.device).max_shared_memory
@@ -87,7 +87,7 @@ def shapes(problem: ConvProblem) -> list[Shape]:
 
 
 def _precisions(problem: ConvProblem) -> list[str]:
-    """Of float32 rounded to 11 bits first, where that is allowed."""
+    """Precisions to multiply in: of float32 rounded to 11 bits first, where that is allowed."""
     rounded = problem.dtype is dtypes.float32 and problem.precision != "highest"
     return ["tf32"] if rounded else [DOT_PRECISION[problem.dtype]]
 
@@ -138,6 +138,6 @@ def _block(size: int) -> int:
 
 
 def _shared_memory(problem: ConvProblem, shape: Shape) -> int:
-    """Of the operands' tiles; those that are not loaded ahead pass through one buffer."""
+    """Bytes for the operands' tiles; those that are not loaded ahead pass through one buffer."""
     tile = (shape.block_m + shape.block_n) * shape.block_k * problem.dtype.itemsize
     return tile * max(shape.num_stages, 1)

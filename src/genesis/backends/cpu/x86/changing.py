@@ -57,24 +57,27 @@ class _Plan:
         self._widths = [each * self._lanes for each in vectors]
         self._parts = direct.parts_of(problem.weight_shape)
         self._by_tiles = winograd.is_supported(problem, wide) and winograd.pays(problem, wide, num_threads)
-        self._scratch_bytes = 0
+        self.scratch_bytes = 0
         if self._by_tiles:
             planner = winograd.Winograd(problem, wide, num_threads, vectors)
-            self._job, self._scratch_bytes = planner.job(), planner.scratch_bytes
+            self.job, self.scratch_bytes = planner.job(), planner.scratch_bytes
         else:
             by_weights = math.prod(problem.weight_shape) > math.prod(problem.input_shape)
             options = Options(wide, num_threads, most_vectors, by_weights)
-            self._job = direct.Direct(problem, options, vectors, self._parts).job()
+            self.job = direct.Direct(problem, options, vectors, self._parts).job()
 
     def run(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        weight, bias = self.packed(weight, bias)
+        y = x.new_empty_strided(self._shape, self._strides)
+        scratch = x.new_empty(self.scratch_bytes, dtype=torch.uint8)
+        place = 0 if bias is None else bias.data_ptr()
+        self.job.run(x.data_ptr(), weight.data_ptr(), y.data_ptr(), place, 0, scratch.data_ptr())
+        return y
+
+    def packed(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Both as the kernels read them."""
         if self._by_tiles:
             packed = winograd.packed(weight, self._widths)
         else:
             packed = direct.packed(weight, self._widths, self._parts)
-        if bias is not None:
-            bias = torch.nn.functional.pad(bias, (0, -bias.shape[0] % self._lanes))
-        y = x.new_empty_strided(self._shape, self._strides)
-        scratch = x.new_empty(self._scratch_bytes, dtype=torch.uint8)
-        place = 0 if bias is None else bias.data_ptr()
-        self._job.run(x.data_ptr(), packed.data_ptr(), y.data_ptr(), place, 0, scratch.data_ptr())
-        return y
+        return packed, None if bias is None else torch.nn.functional.pad(bias, (0, -bias.shape[0] % self._lanes))

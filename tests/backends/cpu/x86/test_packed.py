@@ -52,7 +52,8 @@ def test_pytorchs_defaults_do_not_matter(monkeypatch: pytest.MonkeyPatch, kind: 
             y = PackedConv(weight, None, geometry)(x, None, None)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert y.dtype is torch.float32 and float((y - expected).norm() / expected.norm()) < 2 * BOUND
+    assert y.dtype is torch.float32
+    assert float((y - expected).norm() / expected.norm()) < 2 * BOUND
 
 
 @pytest.mark.parametrize("kind", ["direct", "Winograd", "depthwise"])

@@ -54,41 +54,36 @@ class Direct:
         self._lists: dict[object, Numbers] = {}
 
     def job(self) -> Job:
-        vectors = self._lanes * 4
-        ends = np.cumsum(self._widths)
-        # By width and whether it is the last one: regions, and where the lists of their calls begin and end.
-        known = {}
+        ends = np.cumsum(self._widths) * (self._lanes * 4)  # of the channels, in bytes
+        last = len(self._widths) - 1
         found = []
-        for k, width in enumerate(self._widths):
-            key = width, k == len(self._widths) - 1
-            if key not in known:
-                regions = self._regions(width)
-                known[key] = regions, self._lists_of(regions, *key)
-            found.append(self._blocks(*known[key], width, int(ends[k] - width) * vectors, int(ends[-1]) * vectors))
+        for width, is_last in dict.fromkeys((width, k == last) for k, width in enumerate(self._widths)):
+            alike = [k for k, each in enumerate(self._widths) if (each, k == last) == (width, is_last)]
+            found.append(self._blocks(width, is_last, ends[alike] - width * self._lanes * 4, int(ends[-1])))
         blocks, costs, places = (np.concatenate(each) for each in zip(*found, strict=True))
         if not self._options.weights_first:
             order = np.argsort(places, kind="stable")
             blocks, costs = blocks[order], costs[order]
         return Job(balanced(blocks, costs, self._options.num_threads), (self._lists, self._kernels))
 
-    def _blocks(
-        self, regions: Numbers, lists: Numbers, vectors: int, bias: int, total: int
-    ) -> tuple[Numbers, Numbers, Numbers]:
-        """Of some vectors of channels: the blocks, what they cost, and their places in the result.
+    def _blocks(self, vectors: int, is_last: bool, biases: Numbers, total: int) -> tuple[Numbers, Numbers, Numbers]:
+        """Blocks of so many vectors of channels, what they cost, and their places in the result.
 
-        bias: where its channels begin, of as many bytes as total.
+        biases: where their channels begin, of as many bytes as total.
         """
+        regions = self._regions(vectors)
         images = np.arange(self._problem.input_shape[0])[:, None, None]
+        biases = biases[:, None, None, None]
         top, end, left, right = regions.T[:, :, None]
-        starts, ends = lists.T[:, :, None]
+        starts, ends = self._lists_of(regions, vectors, is_last).T[:, :, None]
         x = images * self._image + (top * self._stride[0] - self._padding[0]) * self._row
         x = x + left * self._stride[1] * self._pixel
-        y = (images * self._out_sizes[0] + top) * self._out_row + left * self._out_pixel + bias
+        y = (images * self._out_sizes[0] + top) * self._out_row + left * self._out_pixel
         i, j = np.indices(self._spread).reshape(2, -1)
-        weight = (np.arange(len(i)) * total + bias) * math.prod(self._problem.weight_shape[1:])
         between = i * (self._out_row // self._spread[0]) + j * (self._out_channels * 4)
-        blocks = rows(starts, ends, x, weight, y + between, bias, 0)
-        size = len(images), len(regions), len(i)
+        weight = (np.arange(len(i)) * total + biases) * math.prod(self._problem.weight_shape[1:])
+        blocks = rows(starts, ends, x, weight, (y + between) + biases, biases, 0)
+        size = len(biases), len(images), len(regions), len(i)
         costs = np.broadcast_to((end - top) * (right - left) * vectors, size)
         places = np.broadcast_to((images * self._out_sizes[0] + top) * self._out_sizes[1] + left, size)
         return blocks, costs.ravel(), places.ravel()
@@ -155,13 +150,12 @@ class Direct:
         last = len(self._parts) - 1
         parts = [(channels, p == 0, p == last) for p, channels in enumerate(self._parts)]
         known = {
-            (part, tile): self._micro(*tile, vectors, lanes, *part) for part in {*parts} for tile in {*tiles}
+            (part, tile): self._micro(*tile, vectors, lanes, part) for part in {*parts} for tile in {*tiles}
         }  # fmt: skip
         return np.array([[known[part, tile] for tile in tiles] for part in parts], dtype=np.int64)
 
     def _micro(
-        self, pixels: int, columns: tuple[Pair, ...], vectors: int, last_lanes: int, channels: int, begins: bool,
-        ends: bool,
+        self, pixels: int, columns: tuple[Pair, ...], vectors: int, last_lanes: int, part: tuple[int, bool, bool],
     ) -> int:  # fmt: skip
         problem = self._problem
         taps = [
@@ -169,8 +163,8 @@ class Direct:
             for s, met in enumerate(columns)
         ]
         kernel = Micro(
-            self._options.wide, pixels, vectors, last_lanes, tuple(taps), channels, self._pixel * self._stride[1],
-            self._out_pixel, begins, ends, problem.has_bias, problem.has_residual, problem.activation, self._is_planar,
+            self._options.wide, pixels, vectors, last_lanes, tuple(taps), part[0], self._pixel * self._stride[1],
+            self._out_pixel, *part[1:], problem.has_bias, problem.has_residual, problem.activation, self._is_planar,
         )  # fmt: skip
         return self._kernels.address(kernel)
 

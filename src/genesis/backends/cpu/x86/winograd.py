@@ -145,7 +145,11 @@ class Winograd:
 
     def job(self) -> Job:
         top, _, left, _ = self._spans.T
-        starts, ends = np.array([bounds(self._calls(*span)) for span in self._spans.tolist()]).T
+        kinds = _kinds(self._rows, *self._spans.T[:2], 2 * self._dilation[0]) * (len(self._columns) + 1) ** 2
+        kinds += _kinds(self._columns, *self._spans.T[2:], 2 * self._dilation[1])
+        _, firsts, kind_of = np.unique(kinds, return_index=True, return_inverse=True)
+        lists = [bounds(self._calls(*span)) for span in self._spans[firsts].tolist()]
+        starts, ends = np.array(lists)[kind_of.reshape(-1)].T
         p, q = self._rows[top, 0], self._columns[left, 0]
         images = np.arange(self._problem.input_shape[0])[:, None]
         x = images * self._image + (p - self._padding[0]) * self._row + (q - self._padding[1]) * self._pixel
@@ -230,10 +234,7 @@ class Winograd:
             line = vectors * self._lanes * 4
             counts = np.array(split(tiles, MOST_PIXELS[self._wide][vectors]))
             starts = counts.cumsum() - counts
-            addresses = np.array([
-                [self._product(count, vectors, part, p == 0) for count in counts.tolist()]
-                for p, part in enumerate(self._parts)
-            ])  # fmt: skip
+            addresses = self._product_addresses(counts.tolist(), vectors)
             weight = place * (self._channels * out_channels) + self._channels * k + (firsts * line)[:, None]
             x = place * (tiles * channels) + starts * channels + (firsts * 4)[:, None]
             y = tiles * (16 * channels) + place * (tiles * out_channels) + starts * out_channels + k
@@ -241,6 +242,14 @@ class Winograd:
             k += line
         known = self._products_of[tiles] = np.concatenate(found, 1).reshape(-1, CALL)
         return known
+
+    def _product_addresses(self, counts: list[int], vectors: int) -> Numbers:
+        """Of the kernels, by part and count."""
+        parts = [(part, p == 0) for p, part in enumerate(self._parts)]
+        known = {
+            (part, count): self._product(count, vectors, *part) for part in {*parts} for count in {*counts}
+        }  # fmt: skip
+        return np.array([[known[part, count] for count in counts] for part in parts])
 
     def _product(self, count: int, vectors: int, channels: int, begins: bool) -> int:
         kernel = Micro(
@@ -252,10 +261,17 @@ class Winograd:
 
 def _table(kernel: Callable[[tuple[int, ...], tuple[int, ...]], int], lines: Numbers, columns: Numbers) -> Numbers:
     """The addresses of kernels by row and run of tiles, of which few differ."""
-    kinds, kind_of = np.unique(lines[:, 1:], axis=0, return_inverse=True)
-    columns_of = [tuple(each) for each in columns.tolist()]
-    found = np.array([[kernel(tuple(kind), each) for each in columns_of] for kind in kinds.tolist()])
-    return found[kind_of.reshape(-1)]
+    of_rows, of_columns = ([tuple(each) for each in kinds] for kinds in (lines[:, 1:].tolist(), columns.tolist()))
+    known = {kind: [kernel(kind, each) for each in of_columns] for kind in {*of_rows}}
+    return np.array([known[kind] for kind in of_rows])
+
+
+def _kinds(lines: Numbers, starts: Numbers, ends: Numbers, step: int) -> Numbers:
+    """A number for each span of lines; the same for those that differ by their place alone."""
+    is_first = np.append(True, (lines[1:, 1:] != lines[:-1, 1:]).any(1) | (np.diff(lines[:, 0]) != step))
+    run_of = is_first.cumsum()
+    whole = (run_of[starts] == run_of[ends - 1]) & (lines[starts, 1:] == (0, 4, 2)).all(1)
+    return np.where(whole, ends - starts, (starts + 1) * len(lines) + ends)
 
 
 def _spans(count: int, most: int) -> tuple[Numbers, Numbers]:

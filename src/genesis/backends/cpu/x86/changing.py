@@ -10,9 +10,9 @@ from torch import Tensor
 
 from genesis.backends.contract import Shape
 from genesis.backends.cpu.x86 import direct, machine, winograd
-from genesis.backends.cpu.x86.direct import Options
 from genesis.backends.cpu.x86.packed import is_supported
-from genesis.backends.cpu.x86.problem import Problem, split
+from genesis.backends.cpu.x86.plans import planned, widths_of
+from genesis.backends.cpu.x86.problem import Problem
 from genesis.records import ConvGeometry
 
 _LEAST_PIXELS = 400  # of the result: with fewer, packing takes too long
@@ -50,21 +50,11 @@ def _plan(key: tuple[Shape, Shape, Shape, ConvGeometry, bool], wide: bool, num_t
 class _Plan:
     def __init__(self, problem: Problem, wide: bool, num_threads: int) -> None:
         self._lanes = 16 if wide else 8
-        most_vectors = 4 if wide else 2
         self._shape = shape = problem.output_shape
         self._strides = shape[1] * shape[2] * shape[3], 1, shape[1] * shape[3], shape[1]
-        vectors = split(-(-shape[1] // self._lanes), most_vectors)
-        self._widths = [each * self._lanes for each in vectors]
+        self._widths = [each * self._lanes for each in widths_of(shape[1], wide)]
         self._parts = direct.parts_of(problem.weight_shape)
-        self._by_tiles = winograd.is_supported(problem, wide) and winograd.pays(problem, wide, num_threads)
-        self.scratch_bytes = 0
-        if self._by_tiles:
-            planner = winograd.Winograd(problem, wide, num_threads, vectors)
-            self.job, self.scratch_bytes = planner.job(), planner.scratch_bytes
-        else:
-            by_weights = math.prod(problem.weight_shape) > math.prod(problem.input_shape)
-            options = Options(wide, num_threads, most_vectors, by_weights)
-            self.job = direct.Direct(problem, options, vectors, self._parts).job()
+        self.job, self._by_tiles, self.scratch_bytes = planned(problem, wide, num_threads)
 
     def run(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight, bias = self.packed(weight, bias)

@@ -24,7 +24,6 @@ class Options:
 
     wide: bool
     num_threads: int
-    most_vectors: int
     weights_first: bool  # threads share the weights, not the pixels
 
 
@@ -137,22 +136,26 @@ class Direct:
         x = (np.arange(end - top)[:, None] * self._stride[0] + low * self._dilation[0]) * self._row
         y = np.arange(end - top)[:, None] * self._out_row + starts * self._out_pixel
         found = self._lists[key] = rows(
-            self._addresses(tiles, vectors, is_last)[:, None, :],
+            self._addresses(tuple(tiles), vectors, is_last)[:, None, :],
             x + firsts * self._channel + starts * (self._stride[1] * self._pixel),
             (firsts * height + low * parts) * (width * line), y, high - low, 0, 0,
             self._row * self._dilation[0], self._channel if self._is_planar else 0,
         )  # fmt: skip
         return found
 
-    def _addresses(self, tiles: list[tuple[int, tuple[Pair, ...]]], vectors: int, is_last: bool) -> Numbers:
+    def _addresses(self, tiles: tuple[tuple[int, tuple[Pair, ...]], ...], vectors: int, is_last: bool) -> Numbers:
         """Of the kernels, by part and tile."""
+        key = tiles, vectors, is_last
+        if key in self._lists:
+            return self._lists[key]
         lanes = self._lanes - (-self._out_channels % self._lanes if is_last else 0)
         last = len(self._parts) - 1
         parts = [(channels, p == 0, p == last) for p, channels in enumerate(self._parts)]
         known = {
             (part, tile): self._micro(*tile, vectors, lanes, part) for part in {*parts} for tile in {*tiles}
         }  # fmt: skip
-        return np.array([[known[part, tile] for tile in tiles] for part in parts], dtype=np.int64)
+        found = self._lists[key] = np.array([[known[part, tile] for tile in tiles] for part in parts])
+        return found
 
     def _micro(
         self, pixels: int, columns: tuple[Pair, ...], vectors: int, last_lanes: int, part: tuple[int, bool, bool],

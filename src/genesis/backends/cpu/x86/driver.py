@@ -56,7 +56,7 @@ _FRAME = 72
 
 def rows(*columns: Column) -> Numbers:
     """One for each element of the columns, broadcast against each other."""
-    found = np.empty((*np.broadcast_shapes(*map(np.shape, columns)), len(columns)), np.int64)
+    found = np.empty((*np.broadcast(*columns).shape, len(columns)), np.int64)
     for index, column in enumerate(columns):
         found[..., index] = column
     return found.reshape(-1, len(columns))

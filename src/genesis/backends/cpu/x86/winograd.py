@@ -145,8 +145,8 @@ class Winograd:
 
     def job(self) -> Job:
         top, _, left, _ = self._spans.T
-        kinds = _kinds(self._rows, *self._spans.T[:2], 2 * self._dilation[0]) * (len(self._columns) + 1) ** 2
-        kinds += _kinds(self._columns, *self._spans.T[2:], 2 * self._dilation[1])
+        kinds = _kinds(self._rows, self._spans[:, :2], 2 * self._dilation[0]) * (len(self._columns) + 1) ** 2
+        kinds += _kinds(self._columns, self._spans[:, 2:], 2 * self._dilation[1])
         _, firsts, kind_of = np.unique(kinds, return_index=True, return_inverse=True)
         lists = [bounds(self._calls(*span)) for span in self._spans[firsts].tolist()]
         starts, ends = np.array(lists)[kind_of.reshape(-1)].T
@@ -266,8 +266,9 @@ def _table(kernel: Callable[[tuple[int, ...], tuple[int, ...]], int], lines: Num
     return np.array([known[kind] for kind in of_rows])
 
 
-def _kinds(lines: Numbers, starts: Numbers, ends: Numbers, step: int) -> Numbers:
+def _kinds(lines: Numbers, spans: Numbers, step: int) -> Numbers:
     """A number for each span of lines; the same for those that differ by their place alone."""
+    starts, ends = spans.T
     is_first = np.append(True, (lines[1:, 1:] != lines[:-1, 1:]).any(1) | (np.diff(lines[:, 0]) != step))
     run_of = is_first.cumsum()
     whole = (run_of[starts] == run_of[ends - 1]) & (lines[starts, 1:] == (0, 4, 2)).all(1)

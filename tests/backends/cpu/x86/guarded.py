@@ -47,6 +47,7 @@ class Case(NamedTuple):
     activation: str | None = None
     is_planar: bool = False  # x is NCHW
     is_cropped: bool = False  # x is a view of a larger one
+    groups: int = 1
 
 
 TABLE = (
@@ -77,6 +78,7 @@ TABLE = (
     Case("depthwise", (1, 16, 15, 16), 16, (7, 7), (1, 1), (3, 3), is_cropped=True),
     Case("transposed", (2, 24, 5, 7), 40, (2, 2)),
     Case("transposed", (1, 7, 3, 3), 16, (3, 1), has_bias=False),
+    Case("changing", (2, 32, 9, 7), 32, (3, 3), (2, 1), (1, 1), groups=32),
 )
 
 
@@ -128,7 +130,7 @@ def made(case: Case) -> tuple[Tensor, Tensor | None, Job | None, Tensor, Tensor 
         x = x.contiguous(memory_format=torch.channels_last)
     if case.is_cropped:
         x = x[..., 1:-1]
-    groups = channels if case.how == "depthwise" else 1
+    groups = channels if case.how == "depthwise" else case.groups
     geometry = ConvGeometry(case.stride, case.padding, case.dilation, groups)
     bias = torch.randn(case.outputs) if case.has_bias else None
     if case.how == "transposed":

@@ -55,8 +55,8 @@ def _summed(x: Tensor, grad: Tensor | None, mean: Tensor | None) -> Singles:
     blocks = x.numel() // channels // SUMMANDS
     sums = torch.empty(blocks, 2, channels, dtype=torch.float32, device="cpu")
     job = _summing(blocks, channels, grad is not None, _is_wide(channels), torch.get_num_threads())
-    places = (0 if each is None else each.data_ptr() for each in (mean, grad))
-    job.run(x.data_ptr(), *places, 0, 0, sums.data_ptr())
+    w, y = (0 if each is None else each.data_ptr() for each in (mean, grad))
+    job.run(x.data_ptr(), w, y, 0, 0, sums.data_ptr())
     return sums.numpy()
 
 
@@ -82,7 +82,7 @@ def _summing(count: int, channels: int, of_grads: bool, wide: bool, num_threads:
     kernels = Kernels()
     lanes = 16 if wide else 8
     widths = split(channels // lanes, _MOST_VECTORS)
-    firsts = (np.cumsum(widths) - widths) * (lanes * 4)
+    firsts = np.array([sum(widths[:index]) for index in range(len(widths))]) * (lanes * 4)
     addresses = np.array([kernels.address(Sums(wide, width, channels, of_grads)) for width in widths])
     calls = rows(addresses, firsts, firsts, firsts, 0, firsts, 0, 0, 0)
     places = np.arange(count) * (channels * 4)

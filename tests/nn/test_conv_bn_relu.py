@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -129,7 +130,10 @@ def test_keys_repr_and_initial_values_are_those_of_the_chain() -> None:
     ours = nn.ConvBNReLU(3, 8, 3)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     theirs.load_state_dict({key: value.to_torch() for key, value in ours.state_dict().items()})
-    assert repr(ours) == repr(theirs).replace("Sequential", "ConvBNReLU")
+    expected = repr(theirs).replace("Sequential", "ConvBNReLU")
+    if "bias" not in inspect.signature(torch.nn.BatchNorm2d).parameters:  # before PyTorch 2.13
+        expected = expected.replace("affine=True,", "affine=True, bias=True,")
+    assert repr(ours) == expected
     assert torch.equal(ours.conv.weight.detach().to_torch(), chain_weight(chain))
     chain(nn).load_state_dict(ours.state_dict())
 

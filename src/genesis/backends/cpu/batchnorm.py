@@ -16,19 +16,21 @@ on them cost a third of torch's. Small arrays are brought into NCHW, which costs
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from genesis.backends.cpu.x86 import channels as channel_kernels
+
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 aten = torch.ops.aten
 
 _LEAST_NUMBERS = 1 << 15  # of fewer, torch's kernels for NCHW are the faster ones, with the copies
-_SUMMANDS = 64  # of a float32 sum
+_SUMMANDS = channel_kernels.SUMMANDS
 
 
 def normalize(
@@ -111,12 +113,17 @@ def _statistics(x: Tensor) -> tuple[Floats, Floats]:
     channels = x.shape[1]
     count = x.numel() // channels
     image, rest = _rows(x)
-    means, variances = (
-        each.numpy().reshape(-1, channels) for each in torch.batch_norm_update_stats(image, None, None, 0.0)
-    )
+    if channel_kernels.is_supported(x):
+        found = channel_kernels.moments(x)
+        means, within = found[:, 0], _sum(found[:, 1])
+    else:
+        means, variances = (
+            each.numpy().reshape(-1, channels) for each in torch.batch_norm_update_stats(image, None, None, 0.0)
+        )
+        within = _SUMMANDS * _sum(variances)
     last = rest.numpy()
     mean = (_SUMMANDS * _sum(means) + _sum(last)) / count
-    squares = _SUMMANDS * (_sum(variances) + _sum(np.square(means - mean))) + _sum(np.square(last - mean))
+    squares = within + _SUMMANDS * _sum(np.square(means - mean)) + _sum(np.square(last - mean))
     return mean, squares / count
 
 
@@ -135,7 +142,10 @@ def _backward_in_rows(
             -scale * inverse * of_weight / count
         )  # what x is multiplied by: nothing is left of its rounding
         shift = -slope * mean.numpy() - scale * of_bias / count
-        grad_x = torch.addcmul(_for_planes(shift), x, _for_planes(slope)).addcmul_(grad, _for_planes(scale))
+        if channel_kernels.is_supported(x):
+            grad_x = channel_kernels.combine(x, slope, grad, scale, shift)
+        else:
+            grad_x = torch.addcmul(_for_planes(shift), x, _for_planes(slope)).addcmul_(grad, _for_planes(scale))
     elif needs[0]:
         grad_x = grad * _for_planes(scale)
     return grad_x, _single(of_weight) if needs[1] else None, _single(of_bias) if needs[2] else None
@@ -145,14 +155,19 @@ def _sums(grad: Tensor, x: Tensor, mean: Tensor, inverse_std: Tensor) -> tuple[F
     """Σ grad·x̂ and Σ grad of each channel, in float64."""
     channels = x.shape[1]
     (grads, last_grads), (image, rest) = _rows(grad), _rows(x)
+    centred = (rest.numpy() - mean.numpy().astype(np.float64)) * inverse_std.numpy()
+    last_of_weight, last_of_bias = _sum(last_grads.numpy() * centred), _sum(last_grads.numpy())
+    if channel_kernels.is_supported(x):
+        found = channel_kernels.grad_sums(grad, x, mean.contiguous())
+        of_weight = _sum(found[:, 1]) * inverse_std.numpy()
+        return of_weight + last_of_weight, _sum(found[:, 0]) + last_of_bias
     repeats = image.shape[1] // channels
     parts = aten.native_batch_norm_backward(
         grads, image, None, None, None, mean.repeat(repeats), inverse_std.repeat(repeats), True, 0.0,
         (False, True, True),
     )[1:]  # fmt: skip
     of_weight, of_bias = (_sum(each.numpy().reshape(-1, channels)) for each in parts)
-    centred = (rest.numpy() - mean.numpy().astype(np.float64)) * inverse_std.numpy()
-    return of_weight + _sum(last_grads.numpy() * centred), of_bias + _sum(last_grads.numpy())
+    return of_weight + last_of_weight, of_bias + last_of_bias
 
 
 def _rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +180,7 @@ def _rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return image, rest
 
 
-def _sum(rows: Floats) -> Floats:
+def _sum(rows: npt.NDArray[Any]) -> Floats:
     return np.add.reduce(rows, 0, dtype=np.float64)
 
 

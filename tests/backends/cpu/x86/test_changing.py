@@ -19,6 +19,8 @@ CASES = {
     "dilation": (128, 96, 3, 1, 2, 2),
     "1×1": (160, 48, 1, 1, 0, 1),
     "uneven parts": (72, 40, 5, 1, 2, 1),
+    "depthwise": (48, 48, 3, 1, 1, 1),
+    "depthwise, strides": (32, 32, 5, 2, 1, 1),
 }
 
 
@@ -34,10 +36,10 @@ def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_with_changing_weights(case: str, order: torch.memory_format) -> None:
     channels, outputs, kernel, stride, padding, dilation = CASES[case]
     torch.manual_seed(0)
-    geometry = ConvGeometry((stride,) * 2, (padding,) * 2, (dilation,) * 2, 1)
+    geometry = ConvGeometry((stride,) * 2, (padding,) * 2, (dilation,) * 2, channels if "depthwise" in case else 1)
     x = torch.randn(2, channels, 17, 16).contiguous(memory_format=torch.channels_last)
     for has_bias in (True, False, True):  # the plan is kept, the weights are not
-        weight = torch.randn(outputs, channels, kernel, kernel).contiguous(memory_format=order)
+        weight = torch.randn(outputs, channels // geometry.groups, kernel, kernel).contiguous(memory_format=order)
         bias = torch.randn(outputs) if has_bias else None
         exact_x = x.double().requires_grad_()
         exact = F.conv2d(exact_x, weight.double(), None if bias is None else bias.double(), *geometry)
@@ -63,3 +65,4 @@ def test_what_is_left_to_others() -> None:
     assert changing.input_grad(x, torch.randn(8, 16, 3, 3), geometry._replace(padding=(3, 3))) is None
     assert not changing.pays(x, (16, 8, 3, 3), geometry)
     assert changing.pays(torch.empty(4, 8, 14, 14), (16, 8, 3, 3), geometry)
+    assert changing.pays(x, (16, 1, 3, 3), geometry._replace(groups=16))

@@ -8,6 +8,7 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import NamedTuple, TypeAlias
 
@@ -182,19 +183,26 @@ class Assembler:
         self, op: _Op, reg: int, x: int, operand: int | Memory, scale: int = 0, broadcasts: bool = False, mask: int = 0
     ) -> None:
         """scale: the bytes of the operand in memory, if they aren't those of a vector."""
-        in_memory = isinstance(operand, tuple)
-        rm, offset = operand if isinstance(operand, tuple) else (operand, 0)
-        low, third = (~reg >> 3 & 1) << 7 | (~rm >> 3 & 1) << 5, (~x & 15) << 3 | op.prefix
-        if self.wide:
-            fifth_bit = 1 if in_memory else ~rm >> 4 & 1
-            second = low | fifth_bit << 6 | (~reg >> 4 & 1) << 4 | op.table
-            fourth = 0x40 | (~x >> 4 & 1) << 3 | broadcasts << 4 | mask
-            self.code += bytes((0x62, second, third | 4, fourth, op.opcode))
-            scale = scale or self.vector_bytes
-        else:
-            self.code += bytes((0xC4, low | 0x40 | op.table, third | 4, op.opcode))
-            scale = 1
-        self.code += _address(reg, rm, offset, scale) if in_memory else bytes((0xC0 | (reg & 7) << 3 | rm & 7,))
+        self.code += _encoded(self.wide, op, reg, x, operand, scale, broadcasts, mask)
+
+
+@functools.lru_cache(1 << 16)  # kernels repeat each other's instructions
+def _encoded(
+    wide: bool, op: _Op, reg: int, x: int, operand: int | Memory, scale: int, broadcasts: bool, mask: int
+) -> bytes:
+    in_memory = isinstance(operand, tuple)
+    rm, offset = operand if isinstance(operand, tuple) else (operand, 0)
+    low, third = (~reg >> 3 & 1) << 7 | (~rm >> 3 & 1) << 5, (~x & 15) << 3 | op.prefix
+    if wide:
+        fifth_bit = 1 if in_memory else ~rm >> 4 & 1
+        second = low | fifth_bit << 6 | (~reg >> 4 & 1) << 4 | op.table
+        fourth = 0x40 | (~x >> 4 & 1) << 3 | broadcasts << 4 | mask
+        code = bytes((0x62, second, third | 4, fourth, op.opcode))
+        scale = scale or 64
+    else:
+        code = bytes((0xC4, low | 0x40 | op.table, third | 4, op.opcode))
+        scale = 1
+    return code + (_address(reg, rm, offset, scale) if in_memory else bytes((0xC0 | (reg & 7) << 3 | rm & 7,)))
 
 
 def _address(reg: int, base: int, offset: int, scale: int = 1) -> bytes:

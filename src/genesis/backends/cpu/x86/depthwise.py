@@ -9,11 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from genesis.backends.contract import Pair
-from genesis.backends.cpu.x86.assembler import R8, R9, RCX, RDI, RDX, RSI, Assembler
-from genesis.backends.cpu.x86.driver import Job, Numbers
-from genesis.backends.cpu.x86.machine import Code
+from genesis.backends.cpu.x86.assembler import R8, R9, R10, RBP, RCX, RDI, RDX, RSI, Assembler
+from genesis.backends.cpu.x86.driver import Job, Numbers, bounds, rows
 from genesis.backends.cpu.x86.micro import apply_activation
-from genesis.backends.cpu.x86.problem import Problem, balanced, compiled, split
+from genesis.backends.cpu.x86.problem import Kernels, Problem, balanced, split
 
 _MOST_PIXELS = {True: 14, False: 8}
 
@@ -22,12 +21,13 @@ _MOST_PIXELS = {True: 14, False: 8}
 class Depthwise:
     """Some pixels of a row, for as many vectors of channels as the call's count. Lengths are in bytes.
 
+    x is that of the first row r that meets the image; to the next it is rbp.
+
     Attributes:
         pixels: results.
         rows: the first and the end of the rows r of the filter that meet the image.
         columns: for each s, the first and the end of the results where it meets the image.
         kernel: rows and columns of the filter.
-        row: from one r to the next in x.
         column: from one s to the next in x.
         pixel: from a result to the next in x.
         start: of the first result's s = 0 in x.
@@ -39,7 +39,6 @@ class Depthwise:
     rows: Pair
     columns: tuple[Pair, ...]
     kernel: Pair
-    row: int
     column: int
     pixel: int
     start: int
@@ -55,6 +54,7 @@ class Depthwise:
         x = self.pixels + 2
         weights = list(range(x + 1, a.num_vectors))
         start = a.here
+        a.move(R10, RDI)
         for m in range(self.pixels):
             if self.has_bias:
                 a.load(m, (R8, 0))
@@ -65,9 +65,10 @@ class Depthwise:
             for s, vector in held.items():
                 a.load(vector, (RSI, (r * width + s) * a.vector_bytes))
             for place, uses in self._uses().items():
-                a.load(x, (RDI, r * self.row + place))
+                a.load(x, (R10, place))
                 for m, s in uses:
                     a.multiply_add(m, x, held.get(s, (RSI, (r * width + s) * a.vector_bytes)))
+            a.add_integer(R10, RBP)
         for m in range(self.pixels):
             if self.has_residual:
                 a.add(m, m, (R9, m * self.out_pixel))
@@ -113,47 +114,40 @@ class _Planner:
         self._lanes = 16 if wide else 8
         self._channels = problem.input_shape[1]
         self._image, _, self._row, self._pixel = (4 * each for each in problem.strides)
-        self._kernels: list[Code] = []
-        self._lists: dict[object, Numbers] = {}
+        self._kernels = Kernels()
 
     def job(self) -> Job:
         batch, _, height, width = self._problem.output_shape
-        stride, padding, _, _ = self._problem.geometry
+        stride, padding, dilation, _ = self._problem.geometry
         out_row = width * self._channels * 4
-        units = []
-        for image in range(batch):
-            for p in range(height):
-                calls = self._calls(self._problem.taps(p, 0))
-                start = calls.ctypes.data
-                x = image * self._image + (p * stride[0] - padding[0]) * self._row
-                units.append(((start, start + calls.nbytes, x, 0, (image * height + p) * out_row, 0, 0), 1))
-        blocks = [np.array(mine, dtype=np.int64).reshape(-1, 7) for mine in balanced(units, self._num_threads)]
-        return Job(blocks, (self._lists, self._kernels))
+        taps = self._problem.all_taps(0)
+        kinds, kind_of_row = np.unique(taps, axis=0, return_inverse=True)
+        tables = [self._calls((int(low), int(high))) for low, high in kinds]
+        starts, ends = np.array([bounds(table) for table in tables]).T[:, kind_of_row.reshape(-1)]
+        place = np.arange(height) * stride[0] - padding[0] + taps[:, 0] * dilation[0]
+        images = np.arange(batch)[:, None]
+        blocks = rows(
+            starts, ends, images * self._image + place * self._row, 0, (images * height + np.arange(height)) * out_row,
+            0, 0,
+        )  # fmt: skip
+        return Job(balanced(blocks, np.ones(len(blocks)), self._num_threads), (tables, self._kernels))
 
-    def _calls(self, rows: Pair) -> Numbers:
-        known = self._lists.get(rows)
-        if known is None:
-            tiles = split(self._problem.output_shape[3], _MOST_PIXELS[self._wide])
-            calls = []
-            first = 0
-            for pixels in tiles:
-                x = first * self._problem.geometry.stride[1] * self._pixel
-                y = first * self._channels * 4
-                count = self._channels // self._lanes
-                calls.append((self._kernel(rows, first, pixels), x, 0, y, count, 0, 0))
-                first += pixels
-            known = self._lists[rows] = np.array(calls, dtype=np.int64)
-        return known
+    def _calls(self, taps: Pair) -> Numbers:
+        problem = self._problem
+        sizes = np.array(split(problem.output_shape[3], _MOST_PIXELS[self._wide]))
+        firsts = sizes.cumsum() - sizes
+        kernels = [self._kernel(taps, *columns) for columns in problem.tiles_of_row(0, sizes)]
+        return rows(
+            np.array(kernels), firsts * problem.geometry.stride[1] * self._pixel, 0, firsts * self._channels * 4,
+            self._channels // self._lanes, 0, 0, self._row * problem.geometry.dilation[0], 0,
+        )  # fmt: skip
 
-    def _kernel(self, rows: Pair, first: int, pixels: int) -> int:
+    def _kernel(self, taps: Pair, pixels: int, columns: tuple[Pair, ...]) -> int:
         problem = self._problem
         stride, padding, dilation, _ = problem.geometry
         height, width = problem.weight_shape[2:]
         kernel = Depthwise(
-            self._wide, pixels, rows, problem.tap_columns(first, pixels), (height, width),
-            self._row * dilation[0], self._pixel * dilation[1], self._pixel * stride[1],
+            self._wide, pixels, taps, columns, (height, width), self._pixel * dilation[1], self._pixel * stride[1],
             -padding[1] * self._pixel, self._channels * 4, problem.has_bias, problem.has_residual, problem.activation,
         )  # fmt: skip
-        code = compiled(kernel)
-        self._kernels.append(code)
-        return code.address
+        return self._kernels.address(kernel)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu.x86.driver import Job, Numbers
-from genesis.backends.cpu.x86.machine import Code
+from genesis.backends.cpu.x86.driver import Job, Numbers, bounds, rows
 from genesis.backends.cpu.x86.micro import Micro
-from genesis.backends.cpu.x86.problem import MOST_PIXELS, Problem, balanced, compiled, split
+from genesis.backends.cpu.x86.problem import MOST_PIXELS, Kernels, Problem, balanced, split
 
 _SUMMANDS = 256  # of a sum in a register
 _SUMS_BYTES = 24 << 10  # of y, to which the parts of a block are added: they stay in the innermost cache
@@ -25,7 +24,6 @@ class Options:
 
     wide: bool
     num_threads: int
-    most_vectors: int
     weights_first: bool  # threads share the weights, not the pixels
 
 
@@ -46,43 +44,51 @@ class Direct:
         self._out_channels = problem.weight_shape[0]
         self._stride, self._padding, self._dilation, _ = problem.geometry
         self._image, self._channel, self._row, self._pixel = (4 * each for each in problem.strides)
+        self._is_planar = self._channel != 4 and problem.weight_shape[1] > 1
         self._out_sizes = problem.output_shape[2:]
         self._out_pixel = self._out_channels * 4 * spread[1]
         self._out_row = self._out_sizes[1] * self._out_pixel * spread[0]
-        self._kernels: list[Code] = []
+        self._taps = problem.all_taps(0)
+        self._kernels = Kernels()
         self._lists: dict[object, Numbers] = {}
 
     def job(self) -> Job:
-        units = self._units()
-        blocks = [np.array(mine, dtype=np.int64).reshape(-1, 7) for mine in balanced(units, self._options.num_threads)]
-        return Job(blocks, (self._lists, self._kernels))
-
-    def _units(self) -> list[tuple[tuple[int, ...], int]]:
-        """Blocks with what they cost."""
-        vector = self._lanes * 4
-        bounds = [vector * sum(self._widths[:k]) for k in range(len(self._widths) + 1)]  # of the channels k, in bytes
-        per_channel = math.prod(self._problem.weight_shape[1:])
-        places = [(i, j) for i in range(self._spread[0]) for j in range(self._spread[1])]
+        ends = np.cumsum(self._widths) * (self._lanes * 4)  # of the channels, in bytes
+        last = len(self._widths) - 1
         found = []
-        for k, vectors in enumerate(self._widths):
-            for image in range(self._problem.input_shape[0]):
-                for (top, end), (left, right) in self._regions(vectors):
-                    calls = self._calls(k, top, end, left, right)
-                    start = calls.ctypes.data
-                    x = image * self._image + (top * self._stride[0] - self._padding[0]) * self._row
-                    x += left * self._stride[1] * self._pixel
-                    y = (image * self._out_sizes[0] + top) * self._out_row + left * self._out_pixel + bounds[k]
-                    for index, (i, j) in enumerate(places):
-                        weight = (index * bounds[-1] + bounds[k]) * per_channel
-                        between = i * self._out_row // self._spread[0] + j * self._out_channels * 4
-                        unit = (start, start + calls.nbytes, x, weight, y + between, bounds[k], 0)
-                        found.append((unit, (end - top) * (right - left) * vectors, (image, top, left, k)))
+        for width, is_last in dict.fromkeys((width, k == last) for k, width in enumerate(self._widths)):
+            alike = [k for k, each in enumerate(self._widths) if (each, k == last) == (width, is_last)]
+            found.append(self._blocks(width, is_last, ends[alike] - width * self._lanes * 4, int(ends[-1])))
+        blocks, costs, places = (np.concatenate(each) for each in zip(*found, strict=True))
         if not self._options.weights_first:
-            found.sort(key=lambda each: each[2])
-        return [each[:2] for each in found]
+            order = np.argsort(places, kind="stable")
+            blocks, costs = blocks[order], costs[order]
+        return Job(balanced(blocks, costs, self._options.num_threads), (self._lists, self._kernels))
 
-    def _regions(self, vectors: int) -> list[tuple[Pair, Pair]]:
-        """Rows and columns of y that a block computes."""
+    def _blocks(self, vectors: int, is_last: bool, biases: Numbers, total: int) -> tuple[Numbers, Numbers, Numbers]:
+        """Blocks of so many vectors of channels, what they cost, and their places in the result.
+
+        biases: where their channels begin, of as many bytes as total.
+        """
+        regions = self._regions(vectors)
+        images = np.arange(self._problem.input_shape[0])[:, None, None]
+        biases = biases[:, None, None, None]
+        top, end, left, right = regions.T[:, :, None]
+        starts, ends = self._lists_of(regions, vectors, is_last).T[:, :, None]
+        x = images * self._image + (top * self._stride[0] - self._padding[0]) * self._row
+        x = x + left * self._stride[1] * self._pixel
+        y = (images * self._out_sizes[0] + top) * self._out_row + left * self._out_pixel
+        i, j = np.indices(self._spread).reshape(2, -1)
+        between = i * (self._out_row // self._spread[0]) + j * (self._out_channels * 4)
+        weight = (np.arange(len(i)) * total + biases) * math.prod(self._problem.weight_shape[1:])
+        blocks = rows(starts, ends, x, weight, (y + between) + biases, biases, 0)
+        size = len(biases), len(images), len(regions), len(i)
+        costs = np.broadcast_to((end - top) * (right - left) * vectors, size)
+        places = np.broadcast_to((images * self._out_sizes[0] + top) * self._out_sizes[1] + left, size)
+        return blocks, costs.ravel(), places.ravel()
+
+    def _regions(self, vectors: int) -> Numbers:
+        """Rows and columns of y that a block computes: the first and the end of each."""
         height, width = self._out_sizes
         most = max(1, _SUMS_BYTES // (vectors * self._lanes * 4))
         if self._problem.weight_shape[2:] == (1, 1) and height == 1:
@@ -90,65 +96,80 @@ class Direct:
             tiles = -(-width // tile)
             count = max(1, -(-width // most))
             count = min(tiles, -(-count // self._options.num_threads) * self._options.num_threads)
-            edges = [width * i // count for i in range(count + 1)]
-            return [((0, 1), (edges[i], edges[i + 1])) for i in range(count)]
-        rows = max(1, most // width)
-        count = -(-height // rows)
+            edges = width * np.arange(count + 1) // count
+            return rows(0, 1, edges[:-1], edges[1:])
+        count = -(-height // max(1, most // width))
         if self._problem.input_shape[0] * count % self._options.num_threads and not self._options.weights_first:
             count = min(height, -(-count // self._options.num_threads) * self._options.num_threads)
-        edges = [height * i // count for i in range(count + 1)]
-        return [((edges[i], edges[i + 1]), (0, width)) for i in range(count)]
+        edges = height * np.arange(count + 1) // count
+        return rows(edges[:-1], edges[1:], 0, width)
 
-    def _calls(self, k: int, top: int, end: int, left: int, right: int) -> Numbers:
+    def _lists_of(self, regions: Numbers, vectors: int, is_last: bool) -> Numbers:
+        """For each region, where the list of its calls begins and ends. Those whose taps are all inside share it."""
+        height = self._problem.weight_shape[2]
+        top, end, left, right = regions.T
+        cut = np.concatenate([[0], np.cumsum((self._taps != (0, height)).any(1))])
+        is_inside = cut[end] == cut[top]
+        if self._padding[1]:
+            is_inside &= (left == 0) & (right == self._out_sizes[1])
+        sizes = (end - top) * (self._out_sizes[1] + 1) + right - left
+        kinds = np.where(is_inside, sizes, -1 - np.arange(len(regions)))
+        _, firsts, kind_of = np.unique(kinds, return_index=True, return_inverse=True)
+        found = [bounds(self._calls(vectors, is_last, *regions[first].tolist())) for first in firsts.tolist()]
+        return np.array(found)[kind_of.reshape(-1)]
+
+    def _calls(self, vectors: int, is_last: bool, top: int, end: int, left: int, right: int) -> Numbers:
         """A block's calls, part by part."""
-        rows = tuple(self._problem.taps(p, 0) for p in range(top, end))
-        vectors = self._widths[k]
-        is_last = k == len(self._widths) - 1
-        columns_key = (left, right) if self._padding[1] else right - left
-        key = vectors, is_last, rows, columns_key
+        taps = self._taps[top:end]
+        key = vectors, is_last, taps.tobytes(), (left, right) if self._padding[1] else right - left
         known = self._lists.get(key)
         if known is not None:
             return known
-        most = MOST_PIXELS[self._options.wide][vectors]
-        tiles = split(right - left, most)
-        starts = [sum(tiles[:i]) for i in range(len(tiles))]
-        last_lanes = self._lanes - (-self._out_channels % self._lanes if is_last else 0)
+        sizes = np.array(split(right - left, MOST_PIXELS[self._options.wide][vectors]))
+        tiles = self._problem.tiles_of_row(left, sizes)
+        starts = sizes.cumsum() - sizes
+        low, high = taps.T[:, :, None]
+        parts = np.array(self._parts)[:, None, None]
+        firsts = parts.cumsum(0) - parts
         line = vectors * self._lanes * 4
         height, width = self._problem.weight_shape[2:]
-        calls, first, weight = [], 0, 0
-        for part in self._parts:
-            kernels = [
-                self._micro(pixels, vectors, last_lanes, left + start, part, first)
-                for pixels, start in zip(tiles, starts, strict=True)
-            ]
-            for p, (low, high) in enumerate(rows):
-                x = p * self._stride[0] * self._row + low * self._dilation[0] * self._row + first * self._channel
-                w = weight + low * width * part * line
-                calls += [
-                    (kernel, x + start * self._stride[1] * self._pixel, w, p * self._out_row + start * self._out_pixel,
-                     high - low, 0, 0)
-                    for kernel, start in zip(kernels, starts, strict=True)
-                ]  # fmt: skip
-            first += part
-            weight += height * width * part * line
-        found = self._lists[key] = np.array(calls, dtype=np.int64)
+        x = (np.arange(end - top)[:, None] * self._stride[0] + low * self._dilation[0]) * self._row
+        y = np.arange(end - top)[:, None] * self._out_row + starts * self._out_pixel
+        found = self._lists[key] = rows(
+            self._addresses(tuple(tiles), vectors, is_last)[:, None, :],
+            x + firsts * self._channel + starts * (self._stride[1] * self._pixel),
+            (firsts * height + low * parts) * (width * line), y, high - low, 0, 0,
+            self._row * self._dilation[0], self._channel if self._is_planar else 0,
+        )  # fmt: skip
         return found
 
-    def _micro(self, pixels: int, vectors: int, last_lanes: int, start: int, channels: int, first: int) -> int:
+    def _addresses(self, tiles: tuple[tuple[int, tuple[Pair, ...]], ...], vectors: int, is_last: bool) -> Numbers:
+        """Of the kernels, by part and tile."""
+        key = tiles, vectors, is_last
+        if key in self._lists:
+            return self._lists[key]
+        lanes = self._lanes - (-self._out_channels % self._lanes if is_last else 0)
+        last = len(self._parts) - 1
+        parts = [(channels, p == 0, p == last) for p, channels in enumerate(self._parts)]
+        known = {
+            (part, tile): self._micro(*tile, vectors, lanes, part) for part in {*parts} for tile in {*tiles}
+        }  # fmt: skip
+        found = self._lists[key] = np.array([[known[part, tile] for tile in tiles] for part in parts])
+        return found
+
+    def _micro(
+        self, pixels: int, columns: tuple[Pair, ...], vectors: int, last_lanes: int, part: tuple[int, bool, bool],
+    ) -> int:  # fmt: skip
         problem = self._problem
         taps = [
-            ((s * self._dilation[1] - self._padding[1]) * self._pixel, *met)
-            for s, met in enumerate(problem.tap_columns(start, pixels))
+            ((s * self._dilation[1] - self._padding[1]) * self._pixel if met[0] < met[1] else 0, *met)
+            for s, met in enumerate(columns)
         ]
         kernel = Micro(
-            self._options.wide, pixels, vectors, last_lanes, tuple(taps), channels,
-            self._row * self._dilation[0], self._pixel * self._stride[1], self._channel, self._out_pixel,
-            first == 0, first + channels == problem.weight_shape[1],
-            problem.has_bias, problem.has_residual, problem.activation,
+            self._options.wide, pixels, vectors, last_lanes, tuple(taps), part[0], self._pixel * self._stride[1],
+            self._out_pixel, *part[1:], problem.has_bias, problem.has_residual, problem.activation, self._is_planar,
         )  # fmt: skip
-        code = compiled(kernel)
-        self._kernels.append(code)
-        return code.address
+        return self._kernels.address(kernel)
 
 
 def parts_of(weight_shape: Shape) -> list[int]:

@@ -5,7 +5,7 @@ A thread has a list of blocks; a block is a list of calls, which other blocks ma
     for thread in mine: for block in thread: for call in block.calls: call.kernel(block.x + call.x, …)
 
 A kernel finds x in rdi, w in rsi, y in rdx, the call's count in rcx, the bias in r8, the residual in r9, which lies as
-y does, and two places of the scratch memory in r10 and r11.
+y does, two places of the scratch memory in r10 and r11, and two lengths in rbp and rax.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import ctypes
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from genesis.backends.contract import Pair
 from genesis.backends.cpu.x86 import machine
 from genesis.backends.cpu.x86.assembler import (
     R8,
@@ -42,8 +43,9 @@ from genesis.backends.cpu.x86.assembler import (
 from genesis.backends.cpu.x86.machine import Code
 
 Numbers = npt.NDArray[np.int64]
+Column: TypeAlias = "Numbers | int"
 
-CALL = 7  # numbers: kernel, x, w, y, count, two places of scratch memory
+CALL = 9  # numbers: kernel, x, w, y, count, two places of scratch memory, two lengths
 BLOCK = 7  # numbers: first call, end of calls, x, w, y, bias, scratch
 _OPERANDS = 6  # x, w, y, bias, scratch, residual
 
@@ -52,14 +54,27 @@ _X, _W, _Y, _BIAS, _SCRATCH, _RESIDUAL, _END, _NUM_THREADS = range(0, 64, 8)
 _FRAME = 72
 
 
+def rows(*columns: Column) -> Numbers:
+    """One for each element of the columns, broadcast against each other."""
+    found = np.empty((*np.broadcast(*columns).shape, len(columns)), np.int64)
+    for index, column in enumerate(columns):
+        found[..., index] = column
+    return found.reshape(-1, len(columns))
+
+
+def bounds(calls: Numbers) -> Pair:
+    """Where a list begins and ends."""
+    start = calls.ctypes.data
+    return start, start + calls.nbytes
+
+
 class Job:
     """Calls to be made on several threads; blocks: of each, as rows of BLOCK numbers. keep: what they point to."""
 
     def __init__(self, blocks: Sequence[Numbers], keep: object) -> None:
         self._keep = (blocks, keep)
         self._num_threads = len(blocks)
-        bounds = [(each.ctypes.data, each.ctypes.data + each.nbytes) for each in blocks]
-        self._bounds = np.array(bounds, dtype=np.int64)
+        self._bounds = np.array([bounds(each) for each in blocks], dtype=np.int64)
         self._bounds_address = self._bounds.ctypes.data
         self._worker, self._worker_address, self._parallel, _ = _functions()
 
@@ -135,6 +150,8 @@ def _worker_code() -> bytes:
         a.move(register, (RSP, place))
         a.add_integer(register, (R13, 8 * index))
     a.move(RCX, (R13, 8 * 4))
+    a.move(RBP, (R13, 8 * 7))
+    a.move(RAX, (R13, 8 * 8))
     a.move(R8, (RSP, _BIAS))
     a.call((R13, 0))
     a.increase(R13, 8 * CALL)

@@ -42,9 +42,13 @@ class Code:
         self._memory.write(code)
         self._view = ctypes.c_char.from_buffer(self._memory)
         self.address = ctypes.addressof(self._view)
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_EXEC):
+        if _libc().mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_EXEC):
             raise OSError(ctypes.get_errno(), "memory cannot be made executable")
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 @functools.cache

@@ -3,15 +3,18 @@
     y[m, k] (+)= Σ_{r, s, c in the part} x[m·stride + (r, s), c] · w[r, s, c, k]
 
 A step of c loads the weights of some vectors of k, and multiplies them by one float of each pixel, in all lanes. A part
-is short, so that its sums round little; it is then added to what is in y. All places are constants of the code.
+is short, so that its sums round little; it is then added to what is in y. Where rows of x lie is an argument, so that
+images of all sizes share a kernel.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from genesis.backends.cpu.x86.assembler import R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, Assembler
+from genesis.backends.cpu.x86.assembler import R8, R9, R10, R11, RAX, RBP, RCX, RDI, RDX, RSI, Assembler
 
 _UNROLLED = 4  # steps of c in a turn of the loop
 
@@ -25,8 +28,8 @@ class Micro:
         last_lanes: channels in the last vector.
         taps: for each s, what is added to the address of x, and the first and the last pixel (excluded) that it meets.
         channels: c in the part.
-        row: from a row r of x to the next.
-        pixel, channel: from an m or c of x to the next.
+        pixel: from an m of x to the next.
+        is_planar: the channels of x don't lie side by side.
         out_pixel: from an m of y to the next.
         begins: the part is the first one; y is the bias and its sums.
         ends: the part is the last one; the residual is added to y, and the activation applied.
@@ -38,86 +41,34 @@ class Micro:
     last_lanes: int
     taps: tuple[tuple[int, int, int], ...]
     channels: int
-    row: int
     pixel: int
-    channel: int
     out_pixel: int
     begins: bool
     ends: bool
     has_bias: bool = False
     has_residual: bool = False
     activation: str | None = None
+    is_planar: bool = False
     in_scratch: bool = False  # x and y are there
 
     def code(self) -> bytes:
-        """A function of x (rdi), w (rsi), y (rdx), the number of rows (rcx), bias (r8) and residual (r9)."""
+        """A function of x (rdi), w (rsi), y (rdx), the number of rows (rcx), bias (r8) and residual (r9).
+
+        From a row r of x to the next it is rbp, and from a channel to the next rax where x is planar.
+        """
         a = Assembler(self.wide)
         if self.in_scratch:
             a.move(RDI, R10)
             a.move(RDX, R11)
+        if self.is_planar:
+            a.move(R10, RAX)
         if self.last_lanes != a.vector_bytes // 4:
             a.set_mask(self.last_lanes)
+        a.code += _sums_code(self.wide, self.pixels, self.vectors, self.taps, self.channels, self.pixel, self.is_planar)
         sums = [[m * self.vectors + n for n in range(self.vectors)] for m in range(self.pixels)]
-        for vector in range(self.pixels * self.vectors):
-            a.zero(vector)
-        nothing = a.jump_if_zero(RCX)
-        start = a.here
-        moved = 0
-        for offset, first, end in self.taps:
-            moved = self._tap(a, sums, offset, first, end, moved)
-        a.increase(RDI, self.row - moved)
-        a.increase(RCX, -1)
-        a.jump_back_unless_zero(start)
-        a.land(nothing)
         self._finish(a, sums)
         a.end()
         return bytes(a.code)
-
-    def _tap(self, a: Assembler, sums: list[list[int]], offset: int, first: int, end: int, moved: int) -> int:
-        """moved: how far x is ahead of the row's first channel; returns how far it is then."""
-        line = self.vectors * a.vector_bytes
-        turns, left = divmod(self.channels, _UNROLLED)
-        if first == end:
-            a.increase(RSI, self.channels * line)
-            return moved
-        if turns == 1:
-            turns, left = 0, self.channels
-        if turns:
-            a.constant(RAX, turns)
-            start = a.here
-            for c in range(_UNROLLED):
-                self._step(a, sums, offset - moved + c * self.channel, c * line, first, end)
-            a.increase(RDI, _UNROLLED * self.channel)
-            a.increase(RSI, _UNROLLED * line)
-            a.increase(RAX, -1)
-            a.jump_back_unless_zero(start)
-            moved += turns * _UNROLLED * self.channel
-        for c in range(left):
-            place = turns * _UNROLLED + c
-            self._step(a, sums, offset - moved + place * self.channel, c * line, first, end)
-        a.increase(RSI, left * line)
-        return moved
-
-    def _step(self, a: Assembler, sums: list[list[int]], x: int, w: int, first: int, end: int) -> None:
-        free = list(range(self.pixels * self.vectors, a.num_vectors))
-        weights = free[: self.vectors]
-        direct = self.wide and (self.vectors == 1 or len(free) == self.vectors)
-        if len(free) < self.vectors + (not direct):
-            weights = free[:-1]
-        spare = free[len(weights) :]
-        for n, vector in enumerate(weights):
-            a.load(vector, (RSI, w + n * a.vector_bytes))
-        for m in range(first, end):
-            place = (RDI, x + m * self.pixel)
-            if direct:
-                for n, vector in enumerate(weights):
-                    a.multiply_add(sums[m][n], vector, place, broadcasts=True)
-                continue
-            factor = spare[m % len(spare)]
-            a.broadcast(factor, place)
-            for n in range(self.vectors):
-                weight = weights[n] if n < len(weights) else (RSI, w + n * a.vector_bytes)
-                a.multiply_add(sums[m][n], factor, weight)
 
     def _finish(self, a: Assembler, sums: list[list[int]]) -> None:
         lanes = a.vector_bytes // 4
@@ -135,6 +86,105 @@ class Micro:
                     a.add(vector, vector, (R9, place), masked)
                 apply(vector)
                 a.store((RDX, place), vector, masked)
+
+
+@functools.lru_cache(1 << 12)  # the kernels of a convolution's parts have it in common
+def _sums_code(
+    wide: bool, pixels: int, vectors: int, taps: tuple[tuple[int, int, int], ...], channels: int, pixel: int,
+    is_planar: bool,
+) -> bytes:  # fmt: skip
+    """Fills the sums; r11 is where a planar row begins."""
+    a = Assembler(wide)
+    for vector in range(pixels * vectors):
+        a.zero(vector)
+    nothing = a.jump_if_zero(RCX)
+    start = a.here
+    moved = 0
+    if is_planar:
+        a.move(R11, RDI)
+    for offset, first, end in taps:
+        if first == end:
+            a.increase(RSI, channels * vectors * a.vector_bytes)
+        elif is_planar:
+            a.move(RDI, R11)
+            _tap(a, _Step(wide, pixels, vectors, offset, first, end, pixel), channels, is_planar)
+        else:
+            step = _Step(wide, pixels, vectors, offset - moved, first, end, pixel)
+            moved += _tap(a, step, channels, is_planar)
+    if is_planar:
+        a.move(RDI, R11)
+    a.add_integer(RDI, RBP)
+    a.increase(RDI, -moved)
+    a.increase(RCX, -1)
+    a.jump_back_unless_zero(start)
+    a.land(nothing)
+    return bytes(a.code)
+
+
+class _Step(NamedTuple):
+    """A channel of x: offset is the place of its first pixel, first … end are those that take part."""
+
+    wide: bool
+    pixels: int
+    vectors: int
+    offset: int
+    first: int
+    end: int
+    pixel: int
+
+
+def _tap(a: Assembler, step: _Step, channels: int, is_planar: bool) -> int:
+    """All channels for one s; returns how far x is moved."""
+    line = step.vectors * a.vector_bytes
+    turns, left = divmod(channels, _UNROLLED)
+    if turns == 1:
+        turns, left = 0, channels
+
+    def steps(count: int) -> None:
+        for c in range(count):
+            x = step if is_planar else step._replace(offset=step.offset + 4 * c)
+            a.code += _step_code(x, c * line)
+            if is_planar:
+                a.add_integer(RDI, R10)
+
+    if turns:
+        a.constant(RAX, turns)
+        start = a.here
+        steps(_UNROLLED)
+        if not is_planar:
+            a.increase(RDI, _UNROLLED * 4)
+        a.increase(RSI, _UNROLLED * line)
+        a.increase(RAX, -1)
+        a.jump_back_unless_zero(start)
+    steps(left)
+    a.increase(RSI, left * line)
+    return turns * _UNROLLED * 4
+
+
+@functools.lru_cache(1 << 12)
+def _step_code(step: _Step, w: int) -> bytes:
+    a = Assembler(step.wide)
+    vectors = step.vectors
+    free = list(range(step.pixels * vectors, a.num_vectors))
+    weights = free[:vectors]
+    direct = step.wide and (vectors == 1 or len(free) == vectors)
+    if len(free) < vectors + (not direct):
+        weights = free[:-1]
+    spare = free[len(weights) :]
+    for n, vector in enumerate(weights):
+        a.load(vector, (RSI, w + n * a.vector_bytes))
+    for m in range(step.first, step.end):
+        place = (RDI, step.offset + m * step.pixel)
+        if direct:
+            for n, vector in enumerate(weights):
+                a.multiply_add(m * vectors + n, vector, place, broadcasts=True)
+            continue
+        factor = spare[m % len(spare)]
+        a.broadcast(factor, place)
+        for n in range(vectors):
+            weight = weights[n] if n < len(weights) else (RSI, w + n * a.vector_bytes)
+            a.multiply_add(m * vectors + n, factor, weight)
+    return bytes(a.code)
 
 
 ACTIVATIONS = (None, "relu", "relu6")

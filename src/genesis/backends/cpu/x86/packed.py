@@ -12,10 +12,12 @@ from genesis.backends.contract import Shape
 from genesis.backends.cpu.x86 import depthwise, direct, machine, winograd
 from genesis.backends.cpu.x86.direct import Options
 from genesis.backends.cpu.x86.driver import Job
-from genesis.backends.cpu.x86.problem import Problem, split
+from genesis.backends.cpu.x86.plans import planned, widths_of
+from genesis.backends.cpu.x86.problem import Problem
 from genesis.records import ConvGeometry
 
 _FEW_CHANNELS = 4
+_FAR = 1 << 28  # floats: places of a kernel's operands are 32 bits of bytes
 
 
 def is_supported(dtype: torch.dtype, weight_shape: Shape, groups: int) -> bool:
@@ -30,8 +32,10 @@ def is_supported(dtype: torch.dtype, weight_shape: Shape, groups: int) -> bool:
 
 
 def readable(x: Tensor) -> Tensor:
-    """x in a layout that the kernels read fast: channels last, or any if they are few."""
-    return x if x.shape[1] <= _FEW_CHANNELS else x.contiguous(memory_format=torch.channels_last)
+    """x in a layout that the kernels read fast: channels last, or any if they are few, and near each other."""
+    if x.shape[1] <= _FEW_CHANNELS and x.numel() < _FAR:
+        return x
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 class PackedConv:
@@ -42,9 +46,8 @@ class PackedConv:
     def __init__(self, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> None:
         self.wide = machine.vectors() == "avx512"
         lanes = 16 if self.wide else 8
-        self._most_vectors = 4 if self.wide else 2
         self.weight_shape, self.geometry = tuple(weight.shape), geometry
-        self._widths = split(-(-weight.shape[0] // lanes), self._most_vectors)
+        self._widths = widths_of(weight.shape[0], self.wide)
         self._parts = direct.parts_of(self.weight_shape)
         if geometry.groups == 1:
             self._weight = direct.packed(weight, [width * lanes for width in self._widths], self._parts)
@@ -74,26 +77,17 @@ class PackedConv:
             tuple(x.shape), x.stride(), self.weight_shape, self.geometry, self._bias is not None, has_residual,
             activation,
         )  # fmt: skip
-        num_threads = torch.get_num_threads()
         shape = problem.output_shape
         result = shape, (shape[1] * shape[2] * shape[3], 1, shape[1] * shape[3], shape[1])
         bias = 0 if self._bias is None else self._bias.data_ptr()
         keep = self._weight, self._bias
         if not math.prod(shape):
             return Plan(*result, None, 0, bias, 0, keep)
-        if self.geometry.groups != 1:
-            job = depthwise.job(problem, self.wide, num_threads)
-            return Plan(*result, job, self._weight.data_ptr(), bias, 0, keep)
-        if winograd.is_supported(problem, self.wide) and winograd.pays(problem, self.wide, num_threads):
-            by_tiles = winograd.Winograd(problem, self.wide, num_threads, self._widths)
-            transformed = self._transformed()
-            return Plan(
-                *result, by_tiles.job(), transformed.data_ptr(), bias, by_tiles.scratch_bytes, (transformed, self._bias)
-            )
-        by_weights = math.prod(self.weight_shape) > x.numel()
-        options = Options(self.wide, num_threads, self._most_vectors, by_weights)
-        job = direct.Direct(problem, options, self._widths, self._parts).job()
-        return Plan(*result, job, self._weight.data_ptr(), bias, 0, keep)
+        job = planned(problem, self.wide, torch.get_num_threads())
+        if job.by_tiles:
+            keep = transformed, _ = self._transformed(), self._bias
+            return Plan(*result, job.job, transformed.data_ptr(), bias, job.scratch_bytes, keep)
+        return Plan(*result, job.job, self._weight.data_ptr(), bias, 0, keep)
 
     def _transformed(self) -> Tensor:
         if self._tiles is None:
@@ -112,7 +106,7 @@ def transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Plan:
     wide, num_threads = machine.vectors() == "avx512", torch.get_num_threads()
     lanes = 16 if wide else 8
     (in_channels, out_channels, *spread), (batch, _, height, width) = weight.shape, x.shape
-    widths = split(-(-out_channels // lanes), 4 if wide else 2)
+    widths = widths_of(out_channels, wide)
     weight_shape = out_channels, in_channels, 1, 1
     parts = direct.parts_of(weight_shape)
     places = [weight[:, :, r, s].t()[:, :, None, None] for r in range(spread[0]) for s in range(spread[1])]
@@ -120,7 +114,7 @@ def transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Plan:
     bias = None if bias is None else torch.nn.functional.pad(bias, (0, -out_channels % lanes))
     geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
     problem = Problem(tuple(x.shape), x.stride(), weight_shape, geometry, bias is not None, False, None)
-    options = Options(wide, num_threads, 4 if wide else 2, False)
+    options = Options(wide, num_threads, False)
     job = direct.Direct(problem, options, widths, parts, (spread[0], spread[1])).job()
     shape = batch, out_channels, height * spread[0], width * spread[1]
     strides = out_channels * shape[2] * shape[3], 1, out_channels * shape[3], out_channels

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from genesis.backends.contract import Pair, Shape
+from genesis.backends.cpu.x86.driver import Numbers
 from genesis.backends.cpu.x86.machine import Code
 from genesis.records import ConvGeometry
 
@@ -52,26 +54,44 @@ class Problem:
         shape = batch // together, channels, 1, together * height * width
         return replace(self, input_shape=shape, strides=(image, channel, pixel * shape[3], pixel))
 
-    def taps(self, place: int, axis: int) -> Pair:
-        """Rows or columns of the filter that meet the image, at this place of y: the first, and the end."""
+    def all_taps(self, axis: int) -> Numbers:
+        """For each place of y along an axis, which rows or columns of the filter meet the image: the first, the end."""
         stride, padding, dilation, _ = self.geometry
-        start = place * stride[axis] - padding[axis]
-        return _taps(start, dilation[axis], self.weight_shape[2 + axis], self.input_shape[2 + axis])
+        starts = np.arange(self.output_shape[2 + axis]) * stride[axis] - padding[axis]
+        return meeting(starts, dilation[axis], self.weight_shape[2 + axis], self.input_shape[2 + axis])
 
-    def tap_columns(self, first: int, pixels: int) -> tuple[Pair, ...]:
-        """For each column of the filter, at which of these pixels of y it meets the image: the first and the end."""
-        met = [self.taps(first + m, 1) for m in range(pixels)]
+    def tiles_of_row(self, left: int, sizes: Numbers) -> list[tuple[int, tuple[Pair, ...]]]:
+        """For tiles of so many pixels of y, from this one: how many, and for each column of the filter at which of them
+        it meets the image: the first and the end."""
+        stride, padding, dilation = (each[1] for each in self.geometry[:3])
+        width, kernel = self.input_shape[3], self.weight_shape[3]
         found = []
-        for s in range(self.weight_shape[3]):
-            inside = [m for m, (low, high) in enumerate(met) if low <= s < high]
-            found.append((inside[0], inside[-1] + 1) if inside else (0, 0))
-        return tuple(found)
+        first = left
+        for pixels in sizes.tolist():
+            start = first * stride - padding
+            if start >= 0 and start + (pixels - 1) * stride + (kernel - 1) * dilation < width:
+                columns: tuple[Pair, ...] = ((0, pixels),) * kernel
+            else:
+                columns = _met_columns(start, stride, dilation, kernel, width, pixels)
+            found.append((pixels, columns))
+            first += pixels
+        return found
 
 
-@functools.cache
-def _taps(start: int, step: int, count: int, size: int) -> Pair:
-    inside = [k for k in range(count) if 0 <= start + k * step < size]
-    return (inside[0], inside[-1] + 1) if inside else (0, 0)
+def meeting(starts: Numbers, step: int, count: int, size: int) -> Numbers:
+    """Numbers start, start + step, …, count of them, that lie in 0 … size: the first, the end; 0, 0 if none does."""
+    low = np.clip(-(starts // step), 0, count)
+    high = np.clip(-((starts - size) // step), 0, count)
+    return np.where((low < high)[:, None], np.stack([low, high], 1), 0)
+
+
+@functools.lru_cache(1 << 12)
+def _met_columns(start: int, stride: int, dilation: int, kernel: int, width: int, pixels: int) -> tuple[Pair, ...]:
+    found = []
+    for s in range(kernel):
+        inside = [m for m in range(pixels) if 0 <= start + m * stride + s * dilation < width]
+        found.append((inside[0], inside[-1] + 1) if inside else (0, 0))
+    return tuple(found)
 
 
 class Kernel(Protocol):
@@ -87,14 +107,25 @@ def compiled(kernel: Kernel) -> Code:
     return Code(kernel.code())
 
 
-def balanced(units: Sequence[tuple[tuple[int, ...], int]], num_threads: int) -> list[list[tuple[int, ...]]]:
-    """Blocks, with what they cost, for each thread in turn."""
-    ends = np.cumsum([cost for _, cost in units])
-    centres = ends - np.array([cost for _, cost in units]) / 2
-    of_thread = np.minimum(centres * num_threads // ends[-1], num_threads - 1)
-    return [
-        [unit for (unit, _), t in zip(units, of_thread, strict=True) if t == thread] for thread in range(num_threads)
-    ]
+class Kernels:
+    """The kernels of a job: holds their code."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Kernel, Code] = {}
+
+    def address(self, kernel: Kernel) -> int:
+        code = self._codes.get(kernel)
+        if code is None:
+            code = self._codes[kernel] = compiled(kernel)
+        return code.address
+
+
+def balanced(blocks: Numbers, costs: npt.NDArray[Any], num_threads: int) -> list[Numbers]:
+    """Blocks for each thread in turn."""
+    ends = costs.cumsum()
+    of_thread = np.minimum((ends - costs / 2) * num_threads // ends[-1], num_threads - 1)
+    edges = np.searchsorted(of_thread, np.arange(num_threads + 1)).tolist()
+    return [blocks[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def split(count: int, most: int) -> list[int]:

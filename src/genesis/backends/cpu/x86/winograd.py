@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from genesis.backends.contract import Pair
-from genesis.backends.cpu.x86.driver import Job, Numbers
+from genesis.backends.cpu.x86.driver import CALL, Job, Numbers, bounds, rows
 from genesis.backends.cpu.x86.micro import Micro
-from genesis.backends.cpu.x86.problem import MOST_PIXELS, Problem, balanced, compiled, split
+from genesis.backends.cpu.x86.problem import MOST_PIXELS, Kernels, Problem, balanced, meeting, split
 from genesis.backends.cpu.x86.winograd_kernels import FromTile, ToTile
 
 _SUMMANDS = 64  # of a sum in a register: with the transforms, as far from float64 as 256 of a direct convolution
@@ -34,19 +33,8 @@ _PER_TILE = 60
 _PER_SUMS = 2  # to begin and to store a vector of sums
 _BYTES_PER_CYCLE = 8  # of weights that don't stay in the cache
 
-
-class Line(NamedTuple):
-    """A row or column of tiles.
-
-    Attributes:
-        origin: the row or column of y where it begins.
-        inside: the first and the end of those of its four rows or columns of x that are in the image.
-        outputs: how many of its two rows or columns of y are.
-    """
-
-    origin: int
-    inside: Pair
-    outputs: int
+Runs: TypeAlias = "tuple[Numbers, Numbers, Numbers]"
+"""Tiles alike, side by side: the first tile of each run, how many, and what their lines have in common."""
 
 
 def is_supported(problem: Problem, wide: bool) -> bool:
@@ -64,7 +52,7 @@ def pays(problem: Problem, wide: bool, num_threads: int) -> bool:
     out_channels, channels = problem.weight_shape[:2]
     batch = problem.input_shape[0]
     pairs = channels * out_channels
-    tiles = batch * len(lines(problem, 0)) * len(lines(problem, 1))
+    tiles = batch * _num_lines(problem, 0) * _num_lines(problem, 1)
     direct = batch * _num_taps(problem, 0) * _num_taps(problem, 1) * pairs / lanes / 2
     transforms = tiles * ((channels + out_channels) / lanes * _PER_VECTOR + _PER_TILE)
     weights = 4 * 16 * pairs
@@ -81,17 +69,23 @@ def _num_taps(problem: Problem, axis: int) -> int:
     return sum(max(0, min(size, start + outputs) - max(0, start)) for start in starts)
 
 
-def lines(problem: Problem, axis: int) -> list[Line]:
-    """The rows or columns of tiles. With a dilation d, those of 0, d, 2d, … come first, then those of 1, d + 1, …"""
+def lines(problem: Problem, axis: int) -> Numbers:
+    """The rows or columns of tiles. With a dilation d, those of 0, d, 2d, … come first, then those of 1, d + 1, …
+
+    For each: the row or column of y where it begins; the first and the end of those of its four rows or columns of x
+    that are in the image; how many of its two rows or columns of y are.
+    """
     size, outputs = problem.input_shape[2 + axis], problem.output_shape[2 + axis]
     padding, dilation = problem.geometry.padding[axis], problem.geometry.dilation[axis]
-    found = []
-    for phase in range(min(dilation, outputs)):
-        for origin in range(phase, outputs, 2 * dilation):
-            inside = [k for k in range(4) if 0 <= origin - padding + k * dilation < size]
-            span = (inside[0], inside[-1] + 1) if inside else (0, 0)
-            found.append(Line(origin, span, 1 + (origin + dilation < outputs)))
-    return found
+    phases = range(min(dilation, outputs))
+    origins = np.concatenate([np.arange(phase, outputs, 2 * dilation) for phase in phases])
+    inside = meeting(origins - padding, dilation, 4, size)
+    return np.column_stack([origins, inside, 1 + (origins + dilation < outputs)])
+
+
+def _num_lines(problem: Problem, axis: int) -> int:
+    outputs, dilation = problem.output_shape[2 + axis], problem.geometry.dilation[axis]
+    return sum(-(-(outputs - phase) // (2 * dilation)) for phase in range(min(dilation, outputs)))
 
 
 def _scratch_bytes(problem: Problem) -> int:
@@ -128,161 +122,167 @@ class Winograd:
         self._out_row = problem.output_shape[3] * self._out_pixel
         self._dilation, self._padding = problem.geometry.dilation, problem.geometry.padding
         self._rows, self._columns = lines(problem, 0), lines(problem, 1)
-        self._parts = split(self._channels // 4, _SUMMANDS // 4)
-        self._kernels: list[object] = []
+        self._parts = [4 * fours for fours in split(self._channels // 4, _SUMMANDS // 4)]
+        self._kernels = Kernels()
         self._lists: dict[object, Numbers] = {}
+        self._products_of: dict[int, Numbers] = {}
         per_tile = 16 * 4 * (self._channels + self._out_channels)
         most = max(MOST_PIXELS[wide][max(widths)], _scratch_bytes(problem) // per_tile)
         num_rows, num_columns = len(self._rows), len(self._columns)
         # A block is some rows of tiles, or a part of one row.
         if most < num_columns:
-            self._spans = [(r, r + 1, *span) for r in range(num_rows) for span in _spans(num_columns, most)]
+            first, end = _spans(num_columns, most)
+            top = np.arange(num_rows)[:, None]
+            self._spans = rows(top, top + 1, first, end)
         else:
             count = max(1, -(-num_rows * num_columns // most))
             if problem.input_shape[0] % num_threads:
                 count = min(num_rows, -(-count // num_threads) * num_threads)
-            self._spans = [(top, end, 0, num_columns) for top, end in _spans(num_rows, -(-num_rows // count))]
-        most_tiles = max((end - top) * (right - left) for top, end, left, right in self._spans)
-        self.scratch_bytes = most_tiles * per_tile * num_threads
+            self._spans = rows(*_spans(num_rows, -(-num_rows // count)), 0, num_columns)
+        top, end, left, right = self._spans.T
+        self._tiles = (end - top) * (right - left)
+        self.scratch_bytes = int(self._tiles.max()) * per_tile * num_threads
 
     def job(self) -> Job:
-        height = self._problem.output_shape[2]
-        units = []
-        for image in range(self._problem.input_shape[0]):
-            for top, end, left, right in self._spans:
-                rows, columns = self._rows[top:end], self._columns[left:right]
-                calls = self._calls(rows, columns)
-                x = image * self._image + (rows[0].origin - self._padding[0]) * self._row
-                x += (columns[0].origin - self._padding[1]) * self._pixel
-                y = (image * height + rows[0].origin) * self._out_row + columns[0].origin * self._out_pixel
-                start = calls.ctypes.data
-                units.append(((start, start + calls.nbytes, x, 0, y, 0), len(rows) * len(columns)))
-        threads = balanced(units, self._num_threads)
-        size = self.scratch_bytes // self._num_threads
-        blocks = [
-            np.array([(*unit, thread * size) for unit in mine], dtype=np.int64).reshape(-1, 7)
-            for thread, mine in enumerate(threads)
-        ]
-        return Job(blocks, (self._lists, self._kernels))
+        top, _, left, _ = self._spans.T
+        kinds = _kinds(self._rows, self._spans[:, :2], 2 * self._dilation[0]) * (len(self._columns) + 1) ** 2
+        kinds += _kinds(self._columns, self._spans[:, 2:], 2 * self._dilation[1])
+        _, firsts, kind_of = np.unique(kinds, return_index=True, return_inverse=True)
+        lists = [bounds(self._calls(*span)) for span in self._spans[firsts].tolist()]
+        starts, ends = np.array(lists)[kind_of.reshape(-1)].T
+        p, q = self._rows[top, 0], self._columns[left, 0]
+        images = np.arange(self._problem.input_shape[0])[:, None]
+        x = images * self._image + (p - self._padding[0]) * self._row + (q - self._padding[1]) * self._pixel
+        y = (images * self._problem.output_shape[2] + p) * self._out_row + q * self._out_pixel
+        threads = balanced(rows(starts, ends, x, 0, y, 0, 0), np.tile(self._tiles, len(images)), self._num_threads)
+        for thread, blocks in enumerate(threads):
+            blocks[:, -1] = thread * (self.scratch_bytes // self._num_threads)
+        return Job(threads, (self._lists, self._kernels))
 
-    def _calls(self, rows: list[Line], columns: list[Line]) -> Numbers:
-        key = tuple((each.origin - line[0].origin, *each[1:]) for line in (rows, columns) for each in line), len(rows)
+    def _calls(self, top: int, end: int, left: int, right: int) -> Numbers:
+        lines = self._rows[top:end].copy(), self._columns[left:right].copy()
+        for each in lines:
+            each[:, 0] -= each[0, 0]
+        key = len(lines[0]), *(each.tobytes() for each in lines)
         known = self._lists.get(key)
         if known is None:
-            tiles = len(rows) * len(columns)
-            v, m = tiles * self._channels * 4, tiles * self._out_channels * 4
-            runs = [(i, *run) for i in range(len(rows)) for run in _runs(columns, 2 * self._dilation[1])]
-            calls = [call for run in runs for call in self._to_tiles(rows, columns, run, v)]
-            calls += self._products(tiles, v, m)
-            calls += [call for run in runs for call in self._from_tiles(rows, columns, run, v, m)]
-            known = self._lists[key] = np.array(calls, dtype=np.int64)
+            runs = _runs(lines[1], 2 * self._dilation[1])
+            tiles = len(lines[0]) * len(lines[1])
+            known = self._lists[key] = np.concatenate(
+                [self._to_tiles(*lines, runs, tiles), self._products(tiles), self._from_tiles(*lines, runs, tiles)]
+            )
         return known
 
-    def _to_tiles(
-        self, rows: list[Line], columns: list[Line], run: tuple[int, int, int], v: int
-    ) -> Iterator[tuple[int, ...]]:
-        """Transform the tiles first … end of row i."""
-        i, first, end = run
+    def _to_tiles(self, lines: Numbers, columns: Numbers, runs: Runs, tiles: int) -> Numbers:
+        """Transform the tiles of all rows, run by run."""
         vector, channels = self._lanes * 4, self._channels * 4
-        line, place = columns[first], i * len(columns) + first
-        x = (rows[i].origin - rows[0].origin) * self._row + (line.origin - columns[0].origin) * self._pixel
-        steps = (2 * self._dilation[1] * self._pixel, channels), (vector, vector)
-        layout = self._row * self._dilation[0], self._pixel * self._dilation[1], v
-        across, along = (ToTile(self._wide, rows[i].inside, line.inside, *layout, *each) for each in steps)
-        if self._channels <= _FEW_VECTORS * self._lanes:
-            for k in range(0, channels, vector):
-                yield self._address(across), x + k, 0, 0, end - first, place * channels + k, 0
-        else:
-            for tile in range(end - first):
-                at = x + tile * steps[0][0], 0, 0, self._channels // self._lanes, (place + tile) * channels, 0
-                yield self._address(along), *at
+        many = self._channels > _FEW_VECTORS * self._lanes  # of a tile in a call; or tiles side by side
+        steps = (vector, vector) if many else (2 * self._dilation[1] * self._pixel, channels)
+        pixel = self._pixel * self._dilation[1]
 
-    def _from_tiles(
-        self, rows: list[Line], columns: list[Line], run: tuple[int, int, int], v: int, m: int
-    ) -> Iterator[tuple[int, ...]]:
-        i, first, end = run
+        def kernel(inside: tuple[int, ...], of_columns: tuple[int, ...]) -> int:
+            return self._kernels.address(ToTile(self._wide, inside[:2], of_columns[:2], pixel, *steps))  # type: ignore[arg-type]
+
+        addresses = _table(kernel, lines, runs[2])
+        x, places = lines[:, :1] * self._row, np.arange(len(lines))[:, None] * len(columns)
+        layout = self._row * self._dilation[0], tiles * channels
+        if many:
+            run_of = np.repeat(np.arange(len(runs[0])), runs[1])
+            x, places = x + columns[:, 0] * self._pixel, places + np.arange(len(columns))
+            return rows(addresses[:, run_of], x, 0, 0, self._channels // self._lanes, places * channels, 0, *layout)
+        x, places = x + columns[runs[0], 0] * self._pixel, places + runs[0]
+        k = np.arange(0, channels, vector)
+        return rows(
+            addresses[..., None], x[..., None] + k, 0, 0, runs[1][:, None], places[..., None] * channels + k, 0, *layout
+        )
+
+    def _from_tiles(self, lines: Numbers, columns: Numbers, runs: Runs, tiles: int) -> Numbers:
         problem, vector, channels = self._problem, self._lanes * 4, self._out_pixel
-        line, place = columns[first], i * len(columns) + first
-        y = (rows[i].origin - rows[0].origin) * self._out_row + (line.origin - columns[0].origin) * channels
-        step, start = 2 * self._dilation[1] * channels, 16 * v + place * channels
-        layout = self._out_row * self._dilation[0], channels * self._dilation[1], m
-        outputs = rows[i].outputs, line.outputs
-        if self._out_channels <= _FEW_VECTORS * self._lanes:
-            for k in range(0, channels, vector):
-                across = FromTile(
-                    self._wide,
-                    *outputs,
-                    *layout,
-                    step,
-                    channels,
-                    0,
-                    k,
-                    problem.has_bias,
-                    problem.has_residual,
-                    problem.activation,
-                )
-                yield self._address(across), 0, 0, y + k, end - first, start + k, 0
-        else:
-            along = FromTile(
-                self._wide,
-                *outputs,
-                *layout,
-                vector,
-                vector,
-                vector,
-                0,
-                problem.has_bias,
-                problem.has_residual,
-                problem.activation,
-            )
-            for tile in range(end - first):
-                count = self._out_channels // self._lanes
-                yield self._address(along), 0, 0, y + tile * step, count, start + tile * channels, 0
+        many = self._out_channels > _FEW_VECTORS * self._lanes
+        steps = (vector, vector, vector) if many else (2 * self._dilation[1] * channels, channels, 0)
+        pixel = channels * self._dilation[1]
+        last = problem.has_bias, problem.has_residual, problem.activation
 
-    def _products(self, tiles: int, v: int, m: int) -> list[tuple[int, ...]]:
-        """v, m: from one of the 16 places to the next, of the transformed input and of the products."""
-        calls: list[tuple[int, ...]] = []
-        weight = 0
-        for place in range(16):
-            k = 0
-            for vectors in self._widths:
-                line = vectors * self._lanes * 4
-                counts = split(tiles, MOST_PIXELS[self._wide][vectors])
-                first = 0
-                for part in self._parts:
-                    channels, start = 4 * part, 0
-                    for count in counts:
-                        kernel = Micro(
-                            self._wide, count, vectors, self._lanes, ((0, 0, count),), channels, 0,
-                            self._channels * 4, 4, self._out_channels * 4, first == 0, True, in_scratch=True,
-                        )  # fmt: skip
-                        x = place * v + (start * self._channels + first) * 4
-                        y = 16 * v + place * m + start * self._out_channels * 4 + k
-                        calls.append((self._address(kernel), 0, weight, 0, 1, x, y))
-                        start += count
-                    weight += channels * line
-                    first += channels
-                k += line
-        return calls
+        def kernel(of_row: tuple[int, ...], of_columns: tuple[int, ...], bias: int = 0) -> int:
+            return self._kernels.address(FromTile(self._wide, of_row[2], of_columns[2], pixel, *steps, bias, *last))
 
-    def _address(self, kernel: Micro | ToTile | FromTile) -> int:
-        code = compiled(kernel)
-        self._kernels.append(code)
-        return code.address
+        y, places = lines[:, :1] * self._out_row, np.arange(len(lines))[:, None] * len(columns)
+        start, layout = 16 * tiles * self._channels * 4, (self._out_row * self._dilation[0], tiles * channels)
+        if many:
+            run_of = np.repeat(np.arange(len(runs[0])), runs[1])
+            y, places = y + columns[:, 0] * channels, start + (places + np.arange(len(columns))) * channels
+            addresses = _table(kernel, lines, runs[2])[:, run_of]
+            return rows(addresses, 0, 0, y, self._out_channels // self._lanes, places, 0, *layout)
+        y, places = y + columns[runs[0], 0] * channels, start + (places + runs[0]) * channels
+        return np.concatenate([
+            rows(addresses, 0, 0, y + k, runs[1], places + k, 0, *layout)
+            for k in range(0, channels, vector)
+            for addresses in [_table(functools.partial(kernel, bias=k), lines, runs[2])]
+        ])  # fmt: skip
+
+    def _products(self, tiles: int) -> Numbers:
+        """Of the 16 places, block of channels by block, part by part."""
+        known = self._products_of.get(tiles)
+        if known is not None:
+            return known
+        channels, out_channels = self._channels * 4, self._out_channels * 4  # in bytes
+        parts = np.array(self._parts)
+        firsts = parts.cumsum() - parts
+        place = np.arange(16)[:, None, None]
+        found, k = [], 0
+        for vectors in self._widths:
+            line = vectors * self._lanes * 4
+            counts = np.array(split(tiles, MOST_PIXELS[self._wide][vectors]))
+            starts = counts.cumsum() - counts
+            addresses = self._product_addresses(counts.tolist(), vectors)
+            weight = place * (self._channels * out_channels) + self._channels * k + (firsts * line)[:, None]
+            x = place * (tiles * channels) + starts * channels + (firsts * 4)[:, None]
+            y = tiles * (16 * channels) + place * (tiles * out_channels) + starts * out_channels + k
+            found.append(rows(addresses, 0, weight, 0, 1, x, y, 0, 0).reshape(16, -1, CALL))
+            k += line
+        known = self._products_of[tiles] = np.concatenate(found, 1).reshape(-1, CALL)
+        return known
+
+    def _product_addresses(self, counts: list[int], vectors: int) -> Numbers:
+        """Of the kernels, by part and count."""
+        parts = [(part, p == 0) for p, part in enumerate(self._parts)]
+        known = {
+            (part, count): self._product(count, vectors, *part) for part in {*parts} for count in {*counts}
+        }  # fmt: skip
+        return np.array([[known[part, count] for count in counts] for part in parts])
+
+    def _product(self, count: int, vectors: int, channels: int, begins: bool) -> int:
+        kernel = Micro(
+            self._wide, count, vectors, self._lanes, ((0, 0, count),), channels, self._channels * 4, self._out_pixel,
+            begins, True, in_scratch=True,
+        )  # fmt: skip
+        return self._kernels.address(kernel)
 
 
-def _spans(count: int, most: int) -> list[tuple[int, int]]:
-    sizes = split(count, most)
-    ends = list(np.cumsum(sizes))
-    return [(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
+def _table(kernel: Callable[[tuple[int, ...], tuple[int, ...]], int], lines: Numbers, columns: Numbers) -> Numbers:
+    """The addresses of kernels by row and run of tiles, of which few differ."""
+    of_rows, of_columns = ([tuple(each) for each in kinds] for kinds in (lines[:, 1:].tolist(), columns.tolist()))
+    known = {kind: [kernel(kind, each) for each in of_columns] for kind in {*of_rows}}
+    return np.array([known[kind] for kind in of_rows])
 
 
-def _runs(columns: list[Line], step: int) -> Iterator[Pair]:
-    """Tiles alike, one a step after the other: first and end."""
-    first = 0
-    for end in range(1, len(columns) + 1):
-        alike = end < len(columns) and columns[end][1:] == columns[first][1:]
-        if alike and columns[end].origin - columns[end - 1].origin == step:
-            continue
-        yield first, end
-        first = end
+def _kinds(lines: Numbers, spans: Numbers, step: int) -> Numbers:
+    """A number for each span of lines; the same for those that differ by their place alone."""
+    starts, ends = spans.T
+    is_first = np.append(True, (lines[1:, 1:] != lines[:-1, 1:]).any(1) | (np.diff(lines[:, 0]) != step))
+    run_of = is_first.cumsum()
+    whole = (run_of[starts] == run_of[ends - 1]) & (lines[starts, 1:] == (0, 4, 2)).all(1)
+    return np.where(whole, ends - starts, (starts + 1) * len(lines) + ends)
+
+
+def _spans(count: int, most: int) -> tuple[Numbers, Numbers]:
+    sizes = np.array(split(count, most))
+    ends = sizes.cumsum()
+    return ends - sizes, ends
+
+
+def _runs(columns: Numbers, step: int) -> Runs:
+    """Tiles alike, one a step after the other."""
+    is_first = (columns[1:, 1:] != columns[:-1, 1:]).any(1) | (np.diff(columns[:, 0]) != step)
+    edges = np.concatenate([[0], np.flatnonzero(is_first) + 1, [len(columns)]])
+    return edges[:-1], np.diff(edges), columns[edges[:-1], 1:]

@@ -1,0 +1,48 @@
+"""Which algorithm a convolution takes, and its job, which layers alike share whatever their weights are."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+from genesis.backends.cpu.x86 import depthwise, direct, winograd
+from genesis.backends.cpu.x86.direct import Options
+from genesis.backends.cpu.x86.driver import Job
+from genesis.backends.cpu.x86.problem import Problem, split
+
+
+class Planned(NamedTuple):
+    """by_tiles: its weights are those of Winograd's algorithm."""
+
+    job: Job
+    by_tiles: bool = False
+    scratch_bytes: int = 0
+
+
+def planned(problem: Problem, wide: bool, num_threads: int) -> Planned:
+    """By the algorithm that is expected to be the fastest; the result is not empty."""
+    by_tiles = (
+        problem.geometry.groups == 1
+        and winograd.is_supported(problem, wide)
+        and winograd.pays(problem, wide, num_threads)
+    )
+    return _planned(problem, wide, num_threads, by_tiles)
+
+
+@functools.lru_cache(256)
+def _planned(problem: Problem, wide: bool, num_threads: int, by_tiles: bool) -> Planned:
+    if problem.geometry.groups != 1:
+        return Planned(depthwise.job(problem, wide, num_threads))
+    widths = widths_of(problem.weight_shape[0], wide)
+    if by_tiles:
+        planner = winograd.Winograd(problem, wide, num_threads, widths)
+        return Planned(planner.job(), True, planner.scratch_bytes)
+    by_weights = math.prod(problem.weight_shape) > math.prod(problem.input_shape)
+    options = Options(wide, num_threads, by_weights)
+    return Planned(direct.Direct(problem, options, widths, direct.parts_of(problem.weight_shape)).job())
+
+
+def widths_of(out_channels: int, wide: bool) -> list[int]:
+    """The blocks of channels of the result, in vectors."""
+    return split(-(-out_channels // (16 if wide else 8)), 4 if wide else 2)

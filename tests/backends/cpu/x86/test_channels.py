@@ -1,0 +1,64 @@
+"""What batch norm needs of each channel, against float64; with the operands where memory begins and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+
+import pytest
+import torch
+from torch import Tensor
+
+from genesis.backends.cpu.x86 import channels, machine
+from tests.backends.cpu.x86.guarded import guarded
+
+pytestmark = pytest.mark.skipif(machine.vectors() is None, reason="not an x86-64 processor with AVX2, on Linux")
+
+
+@pytest.fixture(params=["avx512", "avx2"], autouse=True)
+def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "avx512" and machine.vectors() != "avx512":
+        pytest.skip("no AVX-512")
+    monkeypatch.setattr(machine, "vectors", lambda: request.param)
+
+
+def placed(stack: contextlib.ExitStack, x: Tensor, at_end: bool) -> Tensor:
+    """A copy beside memory that must not be touched."""
+    address = stack.enter_context(guarded(4 * x.numel(), at_end))
+    flat = torch.frombuffer((ctypes.c_char * (4 * x.numel())).from_address(address), dtype=torch.float32)
+    return flat.as_strided(x.shape, x.stride()).copy_(x)
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("shape", [(1, 8, 8, 8), (2, 24, 9, 15), (3, 16, 31, 7), (1, 144, 20, 33), (2, 960, 7, 7)])
+def test_all(shape: tuple[int, ...], at_end: bool) -> None:
+    torch.manual_seed(0)
+    count = shape[1]
+    mean, *numbers = torch.randn(4, count).unbind()
+    scale, other_scale, shift = (each.double().numpy() for each in numbers)
+    x, grad = (torch.randn(shape).add_(3).contiguous(memory_format=torch.channels_last) for _ in range(2))
+    assert channels.is_supported(x)
+    with contextlib.ExitStack() as stack:
+        x, grad, mean = (placed(stack, each, at_end) for each in (x, grad, mean))
+        y = channels.combine(x, scale, grad, other_scale, shift)
+        moments, sums = channels.moments(x), channels.grad_sums(grad, x, mean)
+        wide_x, wide_grad = (
+            each.double().permute(0, 2, 3, 1).reshape(-1, count)[: len(moments) * channels.SUMMANDS].view(
+                len(moments), channels.SUMMANDS, count
+            )
+            for each in (x, grad)
+        )  # fmt: skip
+        exact = torch.stack([wide_x.mean(1), (wide_x - wide_x.mean(1, keepdim=True)).square().sum(1)], 1)
+        assert len(moments) == x.numel() // count // channels.SUMMANDS > 0
+        torch.testing.assert_close(torch.from_numpy(moments).double(), exact, rtol=2e-6, atol=0)
+        exact = torch.stack([wide_grad.sum(1), (wide_grad * (wide_x - mean)).sum(1)], 1)
+        assert (torch.from_numpy(sums) - exact).norm() <= 2e-7 * exact.norm()
+        planes = [torch.from_numpy(each).view(-1, 1, 1) for each in (scale, other_scale, shift)]
+        exact = x * planes[0] + grad * planes[1] + planes[2]
+        assert y.stride() == x.stride()
+        assert (y - exact).norm() <= 1e-7 * exact.norm()
+
+
+def test_what_is_left_to_others() -> None:
+    assert not channels.is_supported(torch.ones(1, 12, 3, 3))
+    assert not channels.is_supported(torch.ones(0, 16, 3, 3))

@@ -41,7 +41,7 @@ class Draws(InPlace):
         """
         low, high = float(low), float(high)  # a tensor of one element too, as PyTorch takes it
         if not low <= high:
-            raise ValueError(describe("uniform_", "high", f"at least low ({low})", high))
+            raise ValueError(describe("uniform_", "high", f"at least low ({low:g})", f"{high:g}"))
         return self._draw("uniform_", generator, _drawn, "rand", high - low, low)
 
     def normal_(
@@ -50,7 +50,7 @@ class Draws(InPlace):
         """Fill with draws from the normal distribution.
 
         Args:
-            mean, std: of the distribution; std ≥ 0.
+            mean, std: of the distribution, numbers or tensors of one element; std ≥ 0.
             generator: as in `genesis.rand`.
         Raises: ValueError: std < 0. DTypeError: self is not floating.
 
@@ -60,7 +60,7 @@ class Draws(InPlace):
         """
         mean, std = float(mean), float(std)
         if not std >= 0:
-            raise ValueError(describe("normal_", "std", "at least 0", std))
+            raise ValueError(describe("normal_", "std", "at least 0", f"{std:g}"))
         return self._draw("normal_", generator, _drawn, "randn", std, mean)
 
     def bernoulli_(self, p: float | Tensor = 0.5, *, generator: Generator | None = None) -> Self:
@@ -83,7 +83,7 @@ class Draws(InPlace):
         """Fill with draws from the exponential distribution.
 
         Args:
-            lambd: the rate, above 0.
+            lambd: the rate, a number or a tensor of one element; above 0.
             generator: as in `genesis.rand`.
         Raises: ValueError: lambd ≤ 0. DTypeError: self is not floating.
 

@@ -16,7 +16,6 @@ from genesis.autograd.function import Unrecorded as Unrecorded
 from genesis.autograd.gradcheck import gradcheck as gradcheck
 from genesis.autograd.graph import Gradients as Gradients
 from genesis.autograd.graph import HookHandle as HookHandle
-from genesis.autograd.graph import RepeatableHook as RepeatableHook
 from genesis.autograd.graph import Variable as Variable
 from genesis.autograd.modes import enable_grad as enable_grad
 from genesis.autograd.modes import inference_mode as inference_mode

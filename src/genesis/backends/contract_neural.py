@@ -35,6 +35,8 @@ __all__ = [
     "avg_pool2d_backward",
     "batch_norm",
     "batch_norm_backward",
+    "conv_act",
+    "conv_act_backward",
     "conv_bn_begin",
     "conv_bn_finish",
     "conv_bn_relu",

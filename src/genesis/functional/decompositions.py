@@ -441,19 +441,3 @@ class QR(Function):
             rest = found.new_zeros((*found.shape[:-1], columns - size)) if more is None else more
             found = cat([found, rest], -1)
         return found, None
-
-
-class MatrixExp(Function):
-    """exp(A). dA is the upper right block of exp((Aᵀ dY; 0 Aᵀ))."""
-
-    @staticmethod
-    def forward(ctx: Context, a: Tensor) -> Tensor:
-        ctx.save_for_backward(a)
-        return a._like(ops.matrix_exp(a.array))
-
-    @staticmethod
-    def backward(ctx: Context, grad: Tensor) -> Tensor:
-        (a,) = ctx.saved_tensors
-        size, turned = a.shape[-1], transposed(a)
-        table = cat([cat([turned, grad], -1), cat([turned * 0, turned], -1)], -2)
-        return MatrixExp.apply(table)[..., :size, size:]

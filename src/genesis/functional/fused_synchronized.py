@@ -35,17 +35,17 @@ class Exchange(Protocol):
 
 
 def conv_bn_relu_synchronized(
-    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
-    settings: ConvSettings, residual: Tensor | None, activation: str | None, exchange: Exchange,
+    operands: tuple[Tensor, Tensor, Tensor | None, Tensor | None], norm: NormState[Tensor], options: NormOptions,
+    settings: ConvSettings, activation: str | None, exchange: Exchange,
 ) -> Tensor:  # fmt: skip
     """F.conv_bn_relu in training, normalized by the batches of all ranks together.
 
     Args:
-        input: of one pixel at least.
+        operands: input, of one pixel at least, weight, bias and residual, as in F.conv_bn_relu.
+        norm, options, settings, activation: as there; the norm's counter is the caller's.
         exchange: takes the statistics of this rank to the others.
-        weight, bias, norm, options, settings, residual, activation: as in F.conv_bn_relu; the norm's counter is the
-            caller's.
     """
+    input, weight, bias, residual = operands
     gamma, beta, mean, var, _ = norm
     tensors = (input, weight, bias, gamma, beta, mean, var, residual)
     shapes = shapes_of("conv_bn_relu", OPERANDS, tensors, required=2)

@@ -10,7 +10,7 @@ from types import CodeType
 
 from genesis import dtypes
 from genesis.amp.casting import casts_key
-from genesis.autograd import RepeatableHook
+from genesis.autograd.graph import RepeatableHook
 from genesis.autograd.modes import state
 from genesis.graphs.flat import Conditions
 from genesis.graphs.reads import reads_of

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import genesis.functional as F
 from genesis.autograd import Tensor
 from genesis.errors import ShapeError, describe
-from genesis.functional import decompositions as parts
 from genesis.functional.arguments import require_tensors
+from genesis.functional.matrix_exponential import MatrixExp
 from genesis.linalg import factors, spectra, systems
 
 
@@ -155,7 +155,7 @@ def matrix_exp(A: Tensor) -> Tensor:
         [[1.0, 1.0], [0.0, 1.0]]
     """
     factors.square("matrix_exp", A)
-    return parts.MatrixExp.apply(A)
+    return MatrixExp.apply(A)
 
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:

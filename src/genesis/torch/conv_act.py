@@ -136,8 +136,8 @@ def _differentiable_gradients(ctx: ActivatedContext, grad: Tensor, addend: Tenso
         operands = [None if each is None else each.view_as(each) for each in (x, weight, bias)]
         casts = [None if each is None else each.to(x.dtype) for each in operands]
         y = torch.conv2d(*casts, *geometry)
-        if ctx.adds:  # without an activation, or ReLU, whose derivative is a constant
-            grad = grad if kept is None else torch.where(kept <= 0, 0, grad)
+        if ctx.adds:  # without an activation, or ReLU: its second derivative is zero, which PyTorch hands on too
+            grad = grad if kept is None else torch.ops.aten.threshold_backward(grad, kept, 0)
         else:
             y = activations.apply(y, activation)
         wanted = [each for each, needed in zip(operands, needs, strict=False) if needed]

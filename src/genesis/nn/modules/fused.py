@@ -162,9 +162,9 @@ class FusedConv:
         if norm.is_synchronized:
             if num_batches is not None:
                 num_batches.array.add_into(1)
-            exchange = norm.exchange()
+            exchange = norm._exchange()
             return conv_bn_relu_synchronized(
-                input, weight, bias, norm_state, options, settings, residual, activation, exchange
+                (input, weight, bias, residual), norm_state, options, settings, activation, exchange
             )
         return F.conv_bn_relu(input, weight, bias, norm_state, options, settings, residual, activation)
 

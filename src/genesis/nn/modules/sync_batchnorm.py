@@ -70,8 +70,8 @@ class SyncBatchNorm(_BatchNorm):
             input, self.weight, self.bias, running=running, momentum=momentum, eps=self.eps, group=require(op)
         )
 
-    def exchange(self) -> GroupExchange:
-        """The way of a fused op's statistics to the other ranks. For `nn.ConvBNReLU`."""
+    def _exchange(self) -> GroupExchange:
+        """The way of a fused op's statistics to the other ranks."""
         return GroupExchange(require("SyncBatchNorm"))
 
     def _of_channels(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:

@@ -7,7 +7,8 @@ import json
 import math
 from collections.abc import Callable, Sequence
 
-from genesis.autograd import HookHandle, RepeatableHook
+from genesis.autograd import HookHandle
+from genesis.autograd.graph import RepeatableHook
 from genesis.autograd.modes import after_backward, state, unrecordable
 from genesis.distributed.group import ProcessGroup
 from genesis.dtypes import DType

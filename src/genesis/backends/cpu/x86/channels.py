@@ -1,4 +1,4 @@
-"""What batch norm needs of each channel of channels-last tensors in training, in one pass of memory each."""
+"""Batch norm's passes over channels-last tensors in training: of memory, one each."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def combine(x: Tensor, scale: Floats, other: Tensor, other_scale: Floats, shift:
 
 
 def moments(x: Tensor) -> Singles:
-    """Of each SUMMANDS pixels that are whole: by channel the mean, and Σ (x − mean)²."""
+    """By channel the mean and Σ (x − mean)², of each SUMMANDS pixels that are whole."""
     return _summed(x, None, None)
 
 
 def grad_sums(grad: Tensor, x: Tensor, mean: Tensor) -> Singles:
-    """Of each SUMMANDS pixels that are whole: by channel Σ grad, and Σ grad · (x − mean); grad: in the layout of x."""
+    """By channel Σ grad and Σ grad · (x − mean), of each SUMMANDS pixels that are whole; grad: in the layout of x."""
     return _summed(x, grad, mean)
 
 
@@ -92,7 +92,7 @@ def _summing(count: int, channels: int, of_grads: bool, wide: bool, num_threads:
 
 @dataclass(frozen=True)
 class Combine:
-    """As many pixels as the call's count; w is the scale, the shift and the other's scale, each of all channels."""
+    """Pixels, as many as the call's count; w is the scale, the shift and the other's scale, each of all channels."""
 
     wide: bool
     channels: int
@@ -125,7 +125,7 @@ class Combine:
 
 @dataclass(frozen=True)
 class Sums:
-    """Of some vectors of channels of SUMMANDS pixels of x (rdi) and the gradient (rdx); the mean is w, the result is in
+    """Some vectors of channels of SUMMANDS pixels of x (rdi) and the gradient (rdx); the mean is w, the result is in
     scratch memory."""
 
     wide: bool
@@ -163,7 +163,7 @@ class Sums:
         return bytes(a.code)
 
     def _means(self, a: Assembler, first: list[int], second: list[int], means: list[int], spare: int) -> None:
-        """Of even and odd pixels apart, which wait for each other less."""
+        """Sums of even and odd pixels apart, which wait for each other less."""
         a.move(R8, RDI)
         start = self._begin(a, 2)
         for pixel, sums in enumerate((first, second)):

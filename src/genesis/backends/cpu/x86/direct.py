@@ -144,7 +144,7 @@ class Direct:
         return found
 
     def _addresses(self, tiles: tuple[tuple[int, tuple[Pair, ...]], ...], vectors: int, is_last: bool) -> Numbers:
-        """Of the kernels, by part and tile."""
+        """Addresses of the kernels, by part and tile."""
         key = tiles, vectors, is_last
         if key in self._lists:
             return self._lists[key]

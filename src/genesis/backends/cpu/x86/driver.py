@@ -63,7 +63,7 @@ def rows(*columns: Column) -> Numbers:
 
 
 def bounds(calls: Numbers) -> Pair:
-    """Where a list begins and ends."""
+    """Begin and end of a list."""
     start = calls.ctypes.data
     return start, start + calls.nbytes
 
@@ -141,6 +141,21 @@ def _worker_code() -> bytes:
     a.move(RAX, (R12, 8 * 5))
     a.add_integer(RAX, (R15, 16 + 8 * 2))  # the residual lies as y does
     a.move_to((RSP, _RESIDUAL), RAX)
+    _call_kernels(a)
+    a.increase(R15, 8 * BLOCK)
+    a.jump_back(blocks)
+    a.land(next_thread)
+    a.add_integer(RBX, (RSP, _NUM_THREADS))
+    a.jump_back(threads)
+    a.land(finished)
+    a.increase(RSP, _FRAME)
+    a.pop(*saved)
+    a.end()
+    return bytes(a.code)
+
+
+def _call_kernels(a: Assembler) -> None:
+    """Make the calls from R13 up to R14 with the operands of a block, which are on the stack."""
     calls = a.here
     a.compare(R13, R14)
     next_block = a.jump_unless_less()
@@ -157,13 +172,3 @@ def _worker_code() -> bytes:
     a.increase(R13, 8 * CALL)
     a.jump_back(calls)
     a.land(next_block)
-    a.increase(R15, 8 * BLOCK)
-    a.jump_back(blocks)
-    a.land(next_thread)
-    a.add_integer(RBX, (RSP, _NUM_THREADS))
-    a.jump_back(threads)
-    a.land(finished)
-    a.increase(RSP, _FRAME)
-    a.pop(*saved)
-    a.end()
-    return bytes(a.code)

@@ -1,4 +1,4 @@
-"""Which algorithm a convolution takes, and its job, which layers alike share whatever their weights are."""
+"""The choice of an algorithm, and its job, which layers alike share whatever their weights are."""
 
 from __future__ import annotations
 

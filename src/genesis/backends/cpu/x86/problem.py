@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +120,7 @@ class Kernels:
         return code.address
 
 
-def balanced(blocks: Numbers, costs: npt.NDArray[Any], num_threads: int) -> list[Numbers]:
+def balanced(blocks: Numbers, costs: Numbers | npt.NDArray[np.float64], num_threads: int) -> list[Numbers]:
     """Blocks for each thread in turn."""
     ends = costs.cumsum()
     of_thread = np.minimum((ends - costs / 2) * num_threads // ends[-1], num_threads - 1)

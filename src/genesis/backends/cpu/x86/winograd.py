@@ -221,7 +221,7 @@ class Winograd:
         ])  # fmt: skip
 
     def _products(self, tiles: int) -> Numbers:
-        """Of the 16 places, block of channels by block, part by part."""
+        """The 16 places, block of channels by block, part by part."""
         known = self._products_of.get(tiles)
         if known is not None:
             return known
@@ -244,7 +244,7 @@ class Winograd:
         return known
 
     def _product_addresses(self, counts: list[int], vectors: int) -> Numbers:
-        """Of the kernels, by part and count."""
+        """Addresses of the kernels, by part and count."""
         parts = [(part, p == 0) for p, part in enumerate(self._parts)]
         known = {
             (part, count): self._product(count, vectors, *part) for part in {*parts} for count in {*counts}

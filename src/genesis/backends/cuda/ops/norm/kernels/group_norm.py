@@ -278,8 +278,7 @@ def _group_gradients_kernel(
     BLOCK_SAMPLES: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
 ):
-    """From a sample's sums: the averages over its groups, by the first programs; by the others, the gradients of weight
-    and bias."""
+    """By the first programs, the averages over a sample's groups; by the others, gradients of weight and bias."""
     num_channels = num_groups * per_group
     if tl.program_id(0) < num_programs:
         if average_ptr is not None:  # else there are no such programs
@@ -317,11 +316,9 @@ def _group_gradients_kernel(
             known = samples[:, None] * num_groups + (channels // per_group)[None, :]
             grad_weight += libdevice.mul_rn(products, tl.load(inverse_std_ptr + known, mask=mask, other=0))
         if grad_weight_ptr is not None:
-            total = tl.sum(grad_weight, 0).to(grad_weight_ptr.dtype.element_ty)
-            tl.store(grad_weight_ptr + channels, total, mask=channel_mask)
+            tl.store(grad_weight_ptr + channels, tl.sum(grad_weight, 0), mask=channel_mask)
         if grad_bias_ptr is not None:
-            total = tl.sum(grad_bias, 0).to(grad_bias_ptr.dtype.element_ty)
-            tl.store(grad_bias_ptr + channels, total, mask=channel_mask)
+            tl.store(grad_bias_ptr + channels, tl.sum(grad_bias, 0), mask=channel_mask)
 
 
 @triton.jit

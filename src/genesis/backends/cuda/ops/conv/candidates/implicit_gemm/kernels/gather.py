@@ -215,8 +215,6 @@ def _depthwise_kernel(
     pixel_mask = pixels < num_pixels
     channel_mask = channels < num_channels
     image, row, column = _pixel(pixels, out_size, WIDE)
-    top = row * step[0] + start[0]
-    left = column * step[1] + start[1]
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     for i in range(taps[0] * taps[1] * inputs_per_output):
         tap = i // inputs_per_output
@@ -224,8 +222,8 @@ def _depthwise_kernel(
         tap_column = tap % taps[1]
         inputs = channels // outputs_per_input * inputs_per_output + i % inputs_per_output
         weight_channels = channels * inputs_per_output + i % inputs_per_output
-        y = top + tap_row * spread[0]
-        x = left + tap_column * spread[1]
+        y = row * step[0] + start[0] + tap_row * spread[0]
+        x = column * step[1] + start[1] + tap_column * spread[1]
         inside = pixel_mask & (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
         place = image * input_strides[0] + y * input_strides[2] + x * input_strides[3]
         offsets = place[:, None] + (inputs * input_strides[1])[None, :]

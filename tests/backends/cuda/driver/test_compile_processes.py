@@ -199,7 +199,16 @@ def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> N
     finally:
         parent.send_signal(how)
         parent.wait(10)
-    wait_until(lambda: not any(map(is_running, pids)), 10)
+    wait_until(lambda: not any(map(is_running, pids)), 30)
+
+
+def test_workers_that_take_too_long_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_processes, "_PATIENCE", 0.05)
+    pool = Processes(1)
+    pool._server = server = subprocess.Popen(["sleep", "100"], start_new_session=True)
+    pool.close()
+    assert pool._server is None
+    assert server.returncode == -signal.SIGKILL
 
 
 def wait_until(holds: Any, seconds: float) -> None:

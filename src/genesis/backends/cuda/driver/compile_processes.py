@@ -9,6 +9,7 @@ import collections
 import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from genesis.backends.cuda.driver.deferred import Request, Ticket
 from genesis.settings import settings
 
 _logger = logging.getLogger("genesis.tuning")
+_PATIENCE = 5.0  # seconds in which workers end what they have begun
 _pools: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
@@ -99,10 +101,14 @@ class Processes:
         self._reap()
 
     def _reap(self) -> None:
-        """The server ends when its workers have."""
+        """The server ends when its workers have; killed if they take too long, they leave no parts of files."""
         if self._server is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._server.wait(5.0)
+            try:
+                self._server.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._server.pid, signal.SIGKILL)
+                self._server.wait()
             self._server = None
 
     def _hand_out(self) -> None:

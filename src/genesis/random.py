@@ -284,15 +284,22 @@ def multinomial(
         expected = "at least 1" if replacement else f"from 1 to {possible}, the weights above 0"
         raise ValueError(describe("multinomial", "num_samples", expected, num_samples))
     if replacement:
-        ends = weights.cumsum(-1)
-        draws = (
-            rand(*input.shape[:-1], num_samples, dtype=dtypes.float64, device=input.device, generator=generator)
-            * ends[..., -1:]
-        )
-        return F.searchsorted(ends, draws, right=True).clamp(0, input.shape[-1] - 1)
+        return draw_indices(weights, num_samples, generator=generator)
     draws = rand(input.shape, dtype=dtypes.float64, device=input.device, generator=generator)
     times = -(-draws).log1p()  # of the first arrivals, each at the rate of its weight
     return (-times / weights).topk(num_samples, -1).indices
+
+
+def draw_indices(weights: Tensor, num_samples: int, *, generator: Generator | None = None) -> Tensor:
+    """The draws of multinomial() with replacement, for weights that are known to be good ones."""
+    ends = weights.double().cumsum(-1)
+    shape = (*weights.shape[:-1], num_samples)
+    draws = rand(shape, dtype=dtypes.float64, device=weights.device, generator=generator) * ends[..., -1:]
+    if num_samples == 1:  # fewer and cheaper calls, which count where a policy draws one action a step
+        places = F.sum(ends <= draws, -1, keepdim=True)
+    else:
+        places = F.searchsorted(ends, draws, right=True)
+    return places.clamp(0, weights.shape[-1] - 1)
 
 
 def normal(

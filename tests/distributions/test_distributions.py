@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import genesis
 from genesis import distributions as D
+from genesis.functional import one_hot
+from genesis.port.facade import facade
 
 A, B = [0.5, 1.5, 3.0], [2.0, 0.7, 1.1]
 P = [0.2, 0.5, 0.9]
@@ -164,3 +169,29 @@ def test_what_is_not_there_is_said() -> None:
         D.Poisson(1.0).rsample()
     with pytest.raises(RuntimeError, match="expected positive definite"):
         D.MultivariateNormal(genesis.zeros(2), -genesis.eye(2))
+
+
+@pytest.mark.parametrize("name", ["normal", "categorical", "kl", "transforms", "multivariate_normal"])
+def test_files_of_pytorchs_package_are_importable(name: str) -> None:
+    ours, theirs = facade(f"torch.distributions.{name}"), importlib.import_module(f"torch.distributions.{name}")
+    there = [each for each in theirs.__all__ if getattr(genesis.distributions, each, None) is not None]
+    assert there
+    assert all(getattr(ours, each) is getattr(genesis.distributions, each) for each in there)
+
+
+@pytest.mark.parametrize("kind", ["probs", "logits"])
+def test_categorical_checks_its_values(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"Categorical: argument '{kind}'"):
+        genesis.distributions.Categorical(**{kind: genesis.tensor([1.0, math.nan])})
+    if kind == "probs":
+        with pytest.raises(ValueError, match="Categorical: argument 'probs'"):
+            genesis.distributions.Categorical(genesis.tensor([[0.5, 0.5], [1.5, -0.5]]))
+
+
+def test_one_draw_of_a_categorical_has_its_probabilities() -> None:
+    genesis.manual_seed(0)
+    rows = genesis.tensor([[0.0, 1.0, 3.0], [0.5, 0.5, 0.0]]).expand(4000, 2, 3)
+    counts = one_hot(genesis.distributions.Categorical(rows).sample(), 3).double().mean(0)
+    assert np.allclose(counts.numpy(), [[0, 0.25, 0.75], [0.5, 0.5, 0]], atol=0.03)
+    assert not counts[0, 0].item()
+    assert not counts[1, 2].item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ from genesis.autograd import no_grad
 from genesis.distributions.distribution import Distribution, Parameter, broadcast
 from genesis.dtypes import float64
 from genesis.errors import describe
-from genesis.random import multinomial, rand, randn
+from genesis.random import draw_indices, rand, randn
 from genesis.tensor import Tensor
 
 
@@ -112,20 +113,38 @@ class Categorical(Distribution):
         [0.25, 0.75]
     """
 
-    probabilities = ("probs",)
-
     def __init__(
         self, probs: Tensor | None = None, logits: Tensor | None = None, validate_args: bool | None = None
     ) -> None:  # fmt: skip
         _one_of(type(self).__name__, probs, logits)
         if logits is not None:
             self.logits = logits - logits.logsumexp(-1, True)
-            self.probs = self.logits.softmax(-1)
         elif probs is not None:
             self.probs = probs / probs.sum(-1, True)
-            eps = _eps(self.probs)
-            self.logits = self.probs.clamp(eps, 1 - eps).log()
-        super().__init__(self.probs.shape[:-1], validate_args=validate_args)
+        given = self.probs if logits is None else self.logits
+        super().__init__(given.shape[:-1], validate_args=False)
+        if validate_args is not False:
+            self._validate(given)
+
+    def _validate(self, given: Tensor) -> None:
+        """One look at the values: NaN passes through amin, and a negative weight is negative or NaN behind the sum."""
+        if not given.numel():
+            return
+        lowest = given.detach().amin().item()
+        if math.isnan(lowest) or ("probs" in vars(self) and lowest < 0):
+            name = "probs" if "probs" in vars(self) else "logits"
+            raise ValueError(describe(type(self).__name__, name, "values in [0, 1] behind their sum", "others"))
+
+    @functools.cached_property
+    def probs(self) -> Tensor:
+        """(…, K), that sum to 1."""
+        return self.logits.softmax(-1)
+
+    @functools.cached_property
+    def logits(self) -> Tensor:
+        """(…, K), the logarithms of probs."""
+        eps = _eps(self.probs)
+        return self.probs.clamp(eps, 1 - eps).log()
 
     @property
     def mean(self) -> Tensor:
@@ -142,14 +161,17 @@ class Categorical(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         with no_grad():
-            count = math.prod(sample_shape)
+            if not sample_shape:
+                return draw_indices(self.probs, 1).squeeze(-1)
             rows = self.probs.reshape(-1, self.probs.shape[-1])
-            return multinomial(rows, count, True).t().reshape(self._shape(sample_shape))
+            return draw_indices(rows, math.prod(sample_shape)).t().reshape(self._shape(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        shape = F.broadcast_shapes(value.shape, self.batch_shape)
-        logits = self.logits.expand((*shape, self.logits.shape[-1]))
-        return logits.gather(-1, value.long().expand(shape).unsqueeze(-1)).squeeze(-1)
+        logits, value = self.logits, value.long()
+        if value.shape != self.batch_shape:
+            shape = F.broadcast_shapes(value.shape, self.batch_shape)
+            logits, value = logits.expand((*shape, logits.shape[-1])), value.expand(shape)
+        return logits.gather(-1, value.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
         lowest = -3.4e38

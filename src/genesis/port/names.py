@@ -23,14 +23,8 @@ SOURCES: dict[str, tuple[str, ...]] = {  # beside the module of the same name
     "torch.cuda.amp": ("genesis.amp",),
     "torch.nn.modules": ("genesis.nn",),
     "torch.nn.parameter": ("genesis.nn",),
-    "torch.optim.adam": ("genesis.optim",),
-    "torch.optim.adamw": ("genesis.optim",),
-    "torch.optim.optimizer": ("genesis.optim",),
-    "torch.optim.sgd": ("genesis.optim",),
     "torch.random": ("genesis",),
     "torch.serialization": ("genesis",),
-    "torch.autograd.function": ("genesis.autograd",),
-    "torch.autograd.grad_mode": ("genesis.autograd",),
     "torch.amp.autocast_mode": ("genesis.amp",),
     "torch.utils.data": ("genesis.data",),
     "torch.utils.data.dataloader": ("genesis.utils.data", "genesis.data"),
@@ -38,7 +32,12 @@ SOURCES: dict[str, tuple[str, ...]] = {  # beside the module of the same name
     "torch.utils.data.distributed": ("genesis.data",),
     "torch.utils.data.sampler": ("genesis.utils.data", "genesis.data"),
 }
-_FLAT = "torch.nn.modules."  # its files: all that they define is in genesis.nn
+_FLAT = {  # packages of PyTorch's whose files' names Genesis has in one namespace
+    "torch.nn.modules.": "genesis.nn",
+    "torch.distributions.": "genesis.distributions",
+    "torch.optim.": "genesis.optim",
+    "torch.autograd.": "genesis.autograd",
+}
 OTHER = {  # Genesis' are something else
     "torch.autograd.Variable", "torch.backends", "torch.export", "torch.finfo", "torch.hub", "torch.load", "torch.port",
     "torch.save", "torch.serialization.load", "torch.serialization.save", "torch.torch",
@@ -66,7 +65,7 @@ def source_names(module: str) -> tuple[str, ...]:
     """The names of these namespaces; none is loaded."""
     below = module.removeprefix("torch").removeprefix(".")
     own = () if module in OTHER else (f"genesis.{below}".rstrip("."),)
-    flat = ("genesis.nn",) if module.startswith(_FLAT) else ()
+    flat = tuple(space for package, space in _FLAT.items() if module.startswith(package))
     found = [name for name in (*own, *flat, *SOURCES.get(module, ())) if _is_module(name)]
     stand_in = below.replace(".", "_") or "toplevel"
     if stand_in in _stand_ins():

@@ -217,13 +217,13 @@ def test_operators_agree_with_torch() -> None:
 @pytest.mark.parametrize(
     ("tensor", "text"),
     [
-        (genesis.tensor([1.0, 2.5]), "tensor([1. , 2.5])"),
+        (genesis.tensor([1.0, 2.5]), "tensor([1.0000, 2.5000])"),
         (genesis.tensor([[1], [2]]), "tensor([[1],\n        [2]])"),
         (genesis.tensor(True), "tensor(True)"),
         (genesis.tensor([1.0], dtype=genesis.bfloat16), "tensor([1.], dtype=genesis.bfloat16)"),
         (genesis.tensor([1.0], requires_grad=True), "tensor([1.], requires_grad=True)"),
         (genesis.tensor([1.0], requires_grad=True) * 2, "tensor([2.], grad_fn=<MulBackward>)"),
-        (genesis.zeros(0, 3), "tensor([], shape=(0, 3))"),
+        (genesis.zeros(0, 3), "tensor([], size=(0, 3))"),
     ],
 )
 def test_repr(tensor: Tensor, text: str) -> None:

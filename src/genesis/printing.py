@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from genesis import dtypes
+from genesis.autograd import Variable
 from genesis.dtypes import HostArray
-from genesis.errors import describe
+from genesis.errors import GraphError, describe
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Options:
 PROFILES = {
     "default": Options(), "short": Options(precision=2, edgeitems=2), "full": Options(threshold=float("inf")),
 }  # fmt: skip
+_PREFIX = "tensor("
 _options = PROFILES["default"]
 
 
@@ -61,17 +65,106 @@ def set_printoptions(
     )
 
 
-def text_of(values: HostArray, prefix: str) -> str:
-    """The elements as text, to stand behind prefix."""
-    options = _options
-    form = f".{options.precision}{'e' if options.sci_mode else 'f'}"
-    return np.array2string(
-        values,
-        max_line_width=options.linewidth,
-        precision=options.precision,
-        separator=", ",
-        prefix=prefix,
-        formatter=None if options.sci_mode is None else {"float_kind": lambda value: format(value, form)},
-        threshold=int(min(options.threshold, 2**62)),
-        edgeitems=options.edgeitems,
+def text_of(tensor: Variable) -> str:
+    """A tensor as PyTorch prints it: its elements, and notes behind them."""
+    values, indent = tensor.array.numpy_values(), len(_PREFIX)
+    if values.size:
+        summarize = values.size > _options.threshold
+        shown = _corners(values) if summarize else values
+        body = _block(values, Formatter(shown, _options), indent, summarize)
+    else:
+        body = "[]"
+    parts = [_PREFIX, body]
+    length = indent + len(body) - body.rfind("\n") + 1
+    for note in _notes(tensor):
+        if length + len(note) + 2 > _options.linewidth:
+            parts += [",\n", " " * indent, note]
+            length = indent + len(note)
+        else:
+            parts += [", ", note]
+            length += len(note) + 2
+    return "".join((*parts, ")"))
+
+
+def _notes(tensor: Variable) -> list[str]:
+    """Device, size, dtype and graph, as far as they don't go without saying."""
+    array = tensor.array
+    notes = [] if array.device.type == "cpu" else [f"device='{array.device}'"]
+    is_empty = not array.numel
+    if is_empty and array.ndim != 1:
+        notes.append(f"size={array.shape}")
+    is_plain = array.dtype is dtypes.get_default_dtype() or (
+        not is_empty and array.dtype in (dtypes.int64, dtypes.bool_)
     )
+    if not is_plain:
+        notes.append(f"dtype={array.dtype}")
+    try:
+        made_by = repr(tensor.grad_fn)
+    except GraphError:  # one of several views, whose base has changed
+        made_by = "<Invalid>"
+    if made_by != "None":
+        notes.append(f"grad_fn={made_by}")
+    elif tensor.requires_grad:
+        notes.append("requires_grad=True")
+    return notes
+
+
+class Formatter:
+    """Formats the elements of a tensor alike: all in one width, and either as integers, fixed or with exponents."""
+
+    def __init__(self, values: HostArray, options: Options) -> None:
+        self.is_floating, self.precision = values.dtype.kind == "f", options.precision
+        self.is_integral, self.has_exponents, self.width = True, bool(options.sci_mode), 1
+        if not self.is_floating:
+            self.width = max(len(str(value)) for value in values.ravel().tolist())
+            return
+        wide = values.astype(np.float64).ravel()
+        wide = wide[np.isfinite(wide) & (wide != 0)]
+        if not wide.size:
+            return
+        sizes = np.abs(wide)
+        self.is_integral = bool((wide == np.ceil(wide)).all())
+        if options.sci_mode is None:
+            least, most = sizes.min(), sizes.max()
+            self.has_exponents = bool(most / least > 1000.0 or most > 1e8 or least < 1e-4)
+        self.width = max(1, *(len(self(value)) for value in wide.tolist()))
+
+    def __call__(self, value: object) -> str:
+        if not isinstance(value, float):
+            text = str(value)
+        elif self.has_exponents:
+            text = f"{value:.{self.precision}e}"
+        elif self.is_integral:
+            text = f"{value:.0f}" + ("." if math.isfinite(value) else "")
+        else:
+            text = f"{value:.{self.precision}f}"
+        return text.rjust(self.width)
+
+
+def _block(values: HostArray, form: Formatter, indent: int, summarize: bool) -> str:
+    """The elements in brackets, a row to a line or to several."""
+    if values.ndim == 0:
+        return form(values.item())
+    edge = _options.edgeitems
+    is_cut = summarize and len(values) > 2 * edge
+    kept = [*values[:edge], *values[len(values) - edge :]] if is_cut else list(values)
+    if values.ndim > 1:
+        blocks = [_block(each, form, indent + 1, summarize) for each in kept]
+        if is_cut:
+            blocks.insert(edge, "...")
+        return "[" + (",".ljust(values.ndim, "\n") + " " * (indent + 1)).join(blocks) + "]"
+    words = [form(each.item()) for each in kept]
+    if is_cut:
+        words.insert(edge, " ...")
+    per_line = max(1, (_options.linewidth - indent) // (form.width + 2))
+    lines = [", ".join(words[first : first + per_line]) for first in range(0, len(words), per_line)]
+    return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
+
+
+def _corners(values: HostArray) -> HostArray:
+    """The elements that remain where "..." stands for the middle."""
+    edge = _options.edgeitems
+    for dim, size in enumerate(values.shape):
+        if size > 2 * edge:
+            values = np.take(values, [*range(edge), *range(size - edge, size)], dim)
+    return values

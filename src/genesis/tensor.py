@@ -397,22 +397,15 @@ class Tensor(Draws):
         return int(self.item())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item() if self.ndim == 0 else str(self), spec)
+        if self.ndim == 0:
+            return format(self.item(), spec)
+        try:
+            return format(str(self), spec)
+        except ValueError:
+            raise TypeError(describe("format", "self", f"one number, for {spec!r}", f"shape {self.shape}")) from None
 
     def __repr__(self) -> str:
-        body = text_of(self.array.numpy_values(), "tensor(")
-        notes = f", shape={self.shape}" if self.numel() == 0 else ""
-        if self.dtype not in (dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_):
-            notes += f", dtype={self.dtype}"
-        if self.device.type != "cpu":
-            notes += f", device='{self.device}'"
-        try:
-            made_by = repr(self.grad_fn)
-        except GraphError:  # one of several views, whose base has changed
-            made_by = "<Invalid>"
-        unmade = ", requires_grad=True" if self.requires_grad else ""
-        notes += f", grad_fn={made_by}" if made_by != "None" else unmade
-        return f"tensor({body}{notes})"
+        return text_of(self)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         if not self.is_leaf:

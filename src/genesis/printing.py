@@ -114,7 +114,7 @@ class Formatter:
 
     def __init__(self, values: HostArray, options: Options) -> None:
         self.is_floating, self.precision = values.dtype.kind == "f", options.precision
-        self.is_integral, self.has_exponents, self.width = True, bool(options.sci_mode), 1
+        self.is_integral, self.has_exponents, self.width = True, False, 1
         if not self.is_floating:
             self.width = max(len(str(value)) for value in values.ravel().tolist())
             return
@@ -124,9 +124,9 @@ class Formatter:
             return
         sizes = np.abs(wide)
         self.is_integral = bool((wide == np.ceil(wide)).all())
-        if options.sci_mode is None:
-            least, most = sizes.min(), sizes.max()
-            self.has_exponents = bool(most / least > 1000.0 or most > 1e8 or least < 1e-4)
+        least, most = sizes.min(), sizes.max()
+        is_wide = bool(most / least > 1000.0 or most > 1e8 or least < 1e-4)
+        self.has_exponents = is_wide if options.sci_mode is None else options.sci_mode
         self.width = max(1, *(len(self(value)) for value in wide.tolist()))
 
     def __call__(self, value: object) -> str:

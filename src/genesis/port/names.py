@@ -39,7 +39,8 @@ _FLAT = {  # packages of PyTorch's whose files' names Genesis has in one namespa
     "torch.autograd.": "genesis.autograd",
 }
 OTHER = {  # Genesis' are something else
-    "torch.autograd.Variable", "torch.backends", "torch.export", "torch.finfo", "torch.hub", "torch.load", "torch.port",
+    "torch.autograd.Variable", "torch.backends", "torch.device", "torch.export",
+    "torch.finfo", "torch.hub", "torch.load", "torch.port",
     "torch.save", "torch.serialization.load", "torch.serialization.save", "torch.torch",
 }  # fmt: skip
 

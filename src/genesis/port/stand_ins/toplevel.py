@@ -15,6 +15,7 @@ from genesis.autograd.modes import state as thread
 from genesis.errors import describe
 from genesis.nn import functional as F
 from genesis.port.facade import Missing
+from genesis.port.stand_ins.device import device as device
 from genesis.port.stand_ins.serialization import load as load
 from genesis.port.stand_ins.serialization import save as save
 from genesis.settings import settings

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from genesis.ndarray import Device
 
 
-class OtherDevice(NamedTuple):
+@dataclass(frozen=True)
+class OtherDevice:
     """A device of PyTorch's that Genesis lacks, as "meta": to be compared with. Making a tensor there is an error."""
 
     type: str

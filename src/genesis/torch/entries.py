@@ -19,6 +19,7 @@ from genesis.torch import pooling
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
+from genesis.torch.folds import Folds
 from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
@@ -128,6 +129,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self.reason = ""
         self.guarded: GuardedConv | None = None  # of the last call
         self.seen: dict[tuple[object, ...], GuardedConv] = {}  # of others, by the input's shape and order of memory
+        self.folds = Folds()  # for inference on the CPU
 
     def __call__(self, input: Tensor) -> Tensor:
         if is_compiling():

@@ -190,7 +190,11 @@ class Link:
         if residual is not None and self.residual_inner is not None:
             residual = self.residual_inner
         known, y = self.known, None
-        if known is not None:
+        if input.is_cpu:
+            if known is not None:
+                operands = (weight, bias, *norm[:4])
+                y = self.entry.folds.run(input, operands, eps, self.plan.geometry, residual, activation)
+        elif known is not None:
             key = (residual is not None, activation)
             folded = known.folded.get(key)
             if folded is None or (folded is not UNPREPARED and (folded.eps != eps or not folded.is_current())):

@@ -15,10 +15,9 @@ from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
 from genesis.records import NormState, record
-from genesis.torch import pooling
+from genesis.torch import bridge, pooling
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
-from genesis.torch.bridge import call
 from genesis.torch.folds import Folds
 from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, versions_of_three
@@ -39,6 +38,7 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 BY_PYTORCH = "on the CPU a sum or activation without a norm is left to PyTorch"
+TRAINED_BY_PYTORCH = "on the CPU training is left to PyTorch"
 NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
@@ -119,6 +119,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
     def begin(self) -> None:
         self.active = True
         self.left_on_cpu = False  # no longer active for that reason alone
+        self.trained_by_pytorch = False
         self.next = ""  # what followed its batch norm the last time: an activation, "add", "value"
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
@@ -165,6 +166,10 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings
     ) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""
+        if torch.is_grad_enabled() and not bridge.trains(weight) and _any_needs_gradient(input, weight, bias):
+            self.trained_by_pytorch = True
+            self.folds.forget()
+            return None
         strides, inner, source = None, None, None
         if type(input) is Computed:
             strides, source = input.plan.strides, input.source
@@ -201,7 +206,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
                 return None
             dtype = known.dtype
             operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            link.output = call("conv_forward", *operands, known.plan.geometry)
+            link.output = bridge.call("conv_forward", *operands, known.plan.geometry)
         return link
 
     def _guard(
@@ -417,6 +422,11 @@ class ModelEntry(_Entry[nn.Module]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (*super().__reduce__(), {"inner": self.inner}) if self.inner is not None else super().__reduce__()
+
+
+def _any_needs_gradient(input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> bool:
+    given = input.needs_gradients(3) if type(input) is Computed else input.requires_grad
+    return given or weight.requires_grad or (bias is not None and bias.requires_grad)
 
 
 def _compute_dtype(input: Tensor, weight: Tensor, bias: Tensor | None) -> torch.dtype | None:

@@ -162,3 +162,23 @@ def test_copies_and_files_don_t_have_the_fold() -> None:
     del fused
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+def test_pooling_takes_a_chain_s_result_as_it_is(ceil: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = nn.Sequential(*layers(), nn.MaxPool2d(3, 2, 1, ceil_mode=ceil), *layers()).eval()
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    x = torch.randn(2, 32, 9, 7)
+    seen: list[bool] = []
+
+    def watched(layer: nn.MaxPool2d, input: Tensor) -> Tensor:
+        seen.append(input.is_contiguous(memory_format=torch.channels_last))
+        return forward(layer, input)
+
+    forward = nn.MaxPool2d.forward
+    monkeypatch.setattr(nn.MaxPool2d, "forward", watched)
+    y, expected = run(fused[:4], x), run(plain[:4], x, 1)
+    assert seen == [True, True, True, False]
+    assert y.stride() == expected.stride()
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(run(fused, x), run(plain, x, 1), rtol=1e-4, atol=1e-4)

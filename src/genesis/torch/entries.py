@@ -18,9 +18,10 @@ from genesis.records import NormState, record
 from genesis.torch import bridge, pooling
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
+from genesis.torch.bridge import call
 from genesis.torch.folds import Folds
 from genesis.torch.inference import infer_norm
-from genesis.torch.links import Computed, Link, versions_of_three
+from genesis.torch.links import Computed, Link, need_gradients, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
 from genesis.torch.pending import (
     NOT_HERE,
@@ -166,7 +167,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings
     ) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""
-        if torch.is_grad_enabled() and not bridge.trains(weight) and _any_needs_gradient(input, weight, bias):
+        if torch.is_grad_enabled() and not bridge.trains(weight) and need_gradients(input, weight, bias):
             self.trained_by_pytorch = True
             self.folds.forget()
             return None
@@ -206,7 +207,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
                 return None
             dtype = known.dtype
             operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            link.output = bridge.call("conv_forward", *operands, known.plan.geometry)
+            link.output = call("conv_forward", *operands, known.plan.geometry)
         return link
 
     def _guard(
@@ -334,7 +335,7 @@ class ActivationEntry(_Entry[nn.Module]):
 
 
 class PoolEntry(_Entry[nn.MaxPool2d]):
-    """The forward of a MaxPool2d: Genesis' kernel on CUDA."""
+    """The forward of a MaxPool2d: Genesis' kernel on CUDA; on the CPU a chain's result is pooled as it is."""
 
     def begin(self) -> None:
         self.calls = 0
@@ -343,6 +344,10 @@ class PoolEntry(_Entry[nn.MaxPool2d]):
         compiling = is_compiling()
         layer = self.original() if compiling else self.owner()
         if type(input) is Pending:
+            inner = None if layer.return_indices or input.value is not None else input.link.values()
+            if inner is not None and not compiling and nothing_intercepts():
+                y: Tensor = type(layer).forward(layer, inner)  # a fraction of the time that contiguous images take
+                return y.clone(memory_format=torch.contiguous_format)
             input = materialize(input)
         if compiling or not pooling.takes(input) or not nothing_intercepts():
             return type(layer).forward(layer, input)
@@ -422,11 +427,6 @@ class ModelEntry(_Entry[nn.Module]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (*super().__reduce__(), {"inner": self.inner}) if self.inner is not None else super().__reduce__()
-
-
-def _any_needs_gradient(input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> bool:
-    given = input.needs_gradients(3) if type(input) is Computed else input.requires_grad
-    return given or weight.requires_grad or (bias is not None and bias.requires_grad)
 
 
 def _compute_dtype(input: Tensor, weight: Tensor, bias: Tensor | None) -> torch.dtype | None:

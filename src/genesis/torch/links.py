@@ -196,7 +196,7 @@ class Link:
         if bridge.keeps_folds(input):
             if known is not None:
                 operands = (weight, bias, *norm[:4])
-                y = self.entry.folds.run(input, operands, eps, self.plan.geometry, residual, activation)
+                y = self.entry.folds.run(input, operands, eps, self.plan.geometry, residual, activation, known)
         elif known is not None:
             key = (residual is not None, activation)
             folded = known.folded.get(key)

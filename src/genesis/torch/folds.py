@@ -144,7 +144,7 @@ def _memcmp() -> Callable[[int, int, int], int] | None:
     except (OSError, TypeError, AttributeError):  # Windows
         return None
     compare.argtypes, compare.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
-    return compare  # type: ignore[no-any-return]
+    return compare
 
 
 _compare = _memcmp()

@@ -52,6 +52,12 @@ def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains run as one op in training on the CPU too, where PyTorch's layers are faster, but tests are quick."""
+    monkeypatch.setattr(bridge, "trains", lambda x: True)
+
+
 @pytest.fixture
 def activates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Convolutions run with their activation on the CPU too."""

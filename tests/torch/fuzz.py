@@ -28,6 +28,7 @@ from tests.torch.simulated import PATCHES
 
 STEPS = ("train", "train", "no_grad", "inference", "autocast", "double backward", "checkpoint", "unbatched", "mask")
 TOLERANCE = 1e-8
+_REPEATS = 2  # until the weights, which stay what they are, are folded and packed
 
 
 def main() -> int:
@@ -41,7 +42,7 @@ def main() -> int:
         settings.cuda = "simulated"
         for where, name, what in PATCHES:
             setattr(where, name, what)
-    bridge.activates = lambda x: True  # on the CPU too
+    bridge.activates = bridge.trains = lambda x: True  # on the CPU too
     bad = refused = 0
     for seed in range(first, first + count):
         failure, refusals = case(seed)
@@ -60,10 +61,11 @@ def case(seed: int) -> tuple[str, int]:
     plain = draw(rng)
     fused = genesis.torch.fuse(copy.deepcopy(plain))
     history, refusals = "fuse", 0
+    steps = ("eval",) if rng.random() < 0.2 else STEPS  # in a row: a step of training drops what is folded
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(rng.randint(2, 7)):
-            step, step_seed = rng.choice(STEPS), rng.randrange(10**6)
+            step, step_seed = rng.choice(steps), rng.randrange(10**6)
             theirs, ours = (_outcome(model, step, step_seed) for model in (plain, fused))
             history += f", {step}"
             difference = _difference(theirs, ours)
@@ -104,10 +106,14 @@ def _outcome(model: nn.Module, step: str, seed: int) -> dict[str, Any]:
     if seed % 2:
         x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
     model.zero_grad()
-    x.requires_grad_(step not in ("no_grad", "inference") and seed % 5 > 0)
+    if step == "eval":
+        model.eval()
+    x.requires_grad_(step not in ("no_grad", "inference", "eval") and seed % 5 > 0)
     found: dict[str, Any] = {}
     try:
         with _context(step):
+            for _ in range(_REPEATS if step in ("no_grad", "eval") else 0):
+                model(x, mask)
             result = model(x, mask)
             found["result"] = result.detach().clone()
             if result.requires_grad:
@@ -131,7 +137,7 @@ def _gradients(model: nn.Module, x: Tensor, result: Tensor, step: str) -> Iterat
 
 
 def _context(step: str) -> contextlib.AbstractContextManager[Any]:
-    if step == "no_grad":
+    if step in ("no_grad", "eval"):
         return torch.no_grad()
     if step == "inference":
         return torch.inference_mode()

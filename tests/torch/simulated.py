@@ -11,5 +11,7 @@ PATCHES: list[tuple[object, str, object]] = [
     (bridge, "prepare_inference", bridge.prepare_inference_cuda),
     (bridge, "prepare_activation", bridge.prepare_activation_cuda),
     (bridge, "activates", lambda x: True),
+    (bridge, "trains", lambda x: True),
+    (bridge, "keeps_folds", lambda x: False),
 ]
 """(where, name, what stands there instead); beside them the setting cuda="simulated"."""

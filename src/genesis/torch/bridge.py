@@ -70,6 +70,17 @@ def activates(x: torch.Tensor) -> bool:
     return x.is_cuda
 
 
+def keeps_folds(x: torch.Tensor) -> bool:
+    """Return whether folded weights are kept for later calls (folds.py): on CUDA a launch folds them each time."""
+    return not x.is_cuda
+
+
+def trains(x: torch.Tensor) -> bool:
+    """Return whether a chain whose gradients are needed is faster as one op: on the CPU PyTorch's layers are (of
+    ResNets and MobileNetV2 by a tenth to a third, benchmarks/bench_fuse_cpu.py)."""
+    return x.is_cuda
+
+
 def prepare_activation(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, geometry: ConvGeometry,
     activation: str | None, keeps: str | None, has_residual: bool,

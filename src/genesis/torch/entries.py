@@ -15,12 +15,13 @@ from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
 from genesis.records import NormState, record
-from genesis.torch import pooling
+from genesis.torch import bridge, pooling
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
+from genesis.torch.folds import Folds
 from genesis.torch.inference import infer_norm
-from genesis.torch.links import Computed, Link, versions_of_three
+from genesis.torch.links import Computed, Link, need_gradients, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
 from genesis.torch.pending import (
     NOT_HERE,
@@ -38,6 +39,7 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 BY_PYTORCH = "on the CPU a sum or activation without a norm is left to PyTorch"
+TRAINED_BY_PYTORCH = "on the CPU training is left to PyTorch"
 NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
@@ -118,6 +120,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
     def begin(self) -> None:
         self.active = True
         self.left_on_cpu = False  # no longer active for that reason alone
+        self.trained_by_pytorch = False
         self.next = ""  # what followed its batch norm the last time: an activation, "add", "value"
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
@@ -128,6 +131,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self.reason = ""
         self.guarded: GuardedConv | None = None  # of the last call
         self.seen: dict[tuple[object, ...], GuardedConv] = {}  # of others, by the input's shape and order of memory
+        self.folds = Folds()  # for inference on the CPU
 
     def __call__(self, input: Tensor) -> Tensor:
         if is_compiling():
@@ -163,6 +167,10 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings
     ) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""
+        if torch.is_grad_enabled() and not bridge.trains(weight) and need_gradients(input, weight, bias):
+            self.trained_by_pytorch = True
+            self.folds.forget()
+            return None
         strides, inner, source = None, None, None
         if type(input) is Computed:
             strides, source = input.plan.strides, input.source
@@ -327,7 +335,7 @@ class ActivationEntry(_Entry[nn.Module]):
 
 
 class PoolEntry(_Entry[nn.MaxPool2d]):
-    """The forward of a MaxPool2d: Genesis' kernel on CUDA."""
+    """The forward of a MaxPool2d: Genesis' kernel on CUDA; on the CPU a chain's result is pooled as it is."""
 
     def begin(self) -> None:
         self.calls = 0
@@ -336,6 +344,10 @@ class PoolEntry(_Entry[nn.MaxPool2d]):
         compiling = is_compiling()
         layer = self.original() if compiling else self.owner()
         if type(input) is Pending:
+            inner = None if layer.return_indices or input.value is not None else input.link.values()
+            if inner is not None and not compiling and nothing_intercepts():
+                y: Tensor = type(layer).forward(layer, inner)  # a fraction of the time that contiguous images take
+                return y.clone(memory_format=torch.contiguous_format)
             input = materialize(input)
         if compiling or not pooling.takes(input) or not nothing_intercepts():
             return type(layer).forward(layer, input)

@@ -61,6 +61,9 @@ class Link:
         self.ready: Tensor | Computed | None = None  # with the activation ready_for, computed in advance
         self.ready_for = ""
 
+    def values(self) -> None:
+        """Return none: see Computed."""
+
     def copy(self, stage: int) -> Link:
         """A link that starts at a stage of this one, for another use of the same result."""
         link = Link(
@@ -190,7 +193,11 @@ class Link:
         if residual is not None and self.residual_inner is not None:
             residual = self.residual_inner
         known, y = self.known, None
-        if known is not None:
+        if bridge.keeps_folds(input):
+            if known is not None:
+                operands = (weight, bias, *norm[:4])
+                y = self.entry.folds.run(input, operands, eps, self.plan.geometry, residual, activation, known)
+        elif known is not None:
             key = (residual is not None, activation)
             folded = known.folded.get(key)
             if folded is None or (folded is not UNPREPARED and (folded.eps != eps or not folded.is_current())):
@@ -367,12 +374,22 @@ class Computed:
         with _restored(self.modes):
             return _ordered(self.inner, self.plan)
 
+    def values(self) -> Tensor | None:
+        """The channels-last values; None on a GPU, and where a graph records their use."""
+        return None if self.value is not None or self.inner.is_cuda else self.inner
+
     def take(self) -> tuple[Tensor, Tensor | None]:
         """A tensor for the next chain, and its values if they are not its own."""
         if self.value is None:
             return self.inner, None
         self.taken = True
         return self.value, self.inner
+
+
+def need_gradients(input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> bool:
+    """Does an operand of a convolution require a gradient?"""
+    given = input.needs_gradients(3) if type(input) is Computed else input.requires_grad
+    return given or weight.requires_grad or (bias is not None and bias.requires_grad)
 
 
 def _ordered(y: Tensor, plan: Plan) -> Tensor:

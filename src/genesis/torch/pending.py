@@ -246,6 +246,8 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     if link.norm is not None:  # the convolution's output goes to several norms
         entry.is_shared = entry.is_shared or link.norm is NO_NORM
         link = link.copy(0)
+    if training:
+        entry.folds.forget()
     link.norm, link.training, link.momentum, link.eps = norm, training, momentum, eps
     entry.norm = id(mean if weight is None else weight)
     if link.output is None:

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from genesis.fusion import Fusion
 from genesis.torch import bridge
 from genesis.torch.activations import of_layer
-from genesis.torch.entries import BY_PYTORCH, FORWARD, NOTHING_FOLLOWS, ConvEntry, PoolEntry
+from genesis.torch.entries import BY_PYTORCH, FORWARD, NOTHING_FOLLOWS, TRAINED_BY_PYTORCH, ConvEntry, PoolEntry
 
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
 
@@ -87,6 +87,8 @@ def _of_convolution(
         names = {kind: part for part, kind in _kinds(followers or [])}
         names["norm"] = norms.get(entry.norm, "batch norm")
         return (name, *(names.get(kind, kind) for kind in entry.kinds)), ""
+    if entry.trained_by_pytorch:
+        return (name,), TRAINED_BY_PYTORCH
     if followers is not None:
         kinds = _kinds(followers)
         if kinds and kinds[0][1] != "norm" and not bridge.activates(conv.weight):

@@ -63,6 +63,12 @@ _KERNELS = {
     "sigmoid": _Kernels(lambda x, _: x.sigmoid_(), lambda grad, y, _: aten.sigmoid_backward(grad, y)),
     "tanh": _Kernels(lambda x, _: x.tanh_(), lambda grad, y, _: aten.tanh_backward(grad, y)),
 }  # fmt: skip
+_IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {  # beside those of _KERNELS that are so themselves
+    "silu": lambda x: F.silu(x, inplace=True),
+    "mish": lambda x: F.mish(x, inplace=True),
+    "hardswish": lambda x: F.hardswish(x, inplace=True),
+    "hardsigmoid": lambda x: F.hardsigmoid(x, inplace=True),
+}
 _NONE: tuple[str, list[float], str] = ("none", [], "")
 
 
@@ -73,6 +79,13 @@ def apply(x: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     kernels, number = _find(activation)
     y = kernels.forward(x, number)
     return y, y if activations.is_known_by_result(activation) else x
+
+
+def apply_in_place(x: Tensor, activation: str) -> Tensor:
+    """y in x's memory, where torch can: of a result that no backward asks for."""
+    name, _, _ = activation.partition("(")
+    in_place = _IN_PLACE.get(name)
+    return apply(x, activation)[0] if in_place is None else in_place(x)
 
 
 def apply_to_kept(x: Tensor, activation: str) -> Tensor:

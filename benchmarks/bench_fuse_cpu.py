@@ -1,0 +1,122 @@
+"""PyTorch models on the CPU in PyTorch's own loop: eager in channels_last, and the same after genesis.torch.fuse.
+
+Inference (eval, no_grad) and training (a step of SGD with momentum), the model as it stands (contiguous) and in
+channels_last. Genesis passes when the fused model in channels_last takes no longer than the eager one.
+
+    python benchmarks/bench_fuse_cpu.py [resnet18] [unet] … [--batch 1 4] [--threads 1 2] [--only inference]
+
+The networks of torchvision need it installed. What is left out keeps the result of an earlier run, with its date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import statistics
+import sys
+from collections.abc import Callable
+
+import torch
+from harness import Comparison, Side
+from torch_networks import UNet
+
+import genesis.torch
+
+EAGER, FUSED, CONTIGUOUS = "torch channels_last", "fused channels_last", "fused contiguous"
+NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "vgg16_bn", "efficientnet_b0", "regnet_y_400mf", "unet")
+Step = Callable[[torch.nn.Module, torch.Tensor], Side]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=[], help=f"which networks: {', '.join(NETWORKS)}; default all")
+    parser.add_argument("--only", choices=("inference", "training"), help="one of the two")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=9)
+    arguments = parser.parse_args()
+    comparison = Comparison("bench_fuse_cpu")
+    kinds: list[tuple[str, Step]] = [("inference", inference), ("training", training)]
+    for name, batch, threads in itertools.product(arguments.names or NETWORKS, arguments.batch, arguments.threads):
+        torch.set_num_threads(threads)
+        for kind, step in kinds:
+            if arguments.only in (None, kind):
+                model, input = create(name, batch)
+                case = f"{name} {'×'.join(map(str, input.shape))} {kind}, {threads} threads"
+                comparison.measure(case, sides(model, input, step), arguments.rounds)
+    comparison.keep_others()
+    report(comparison)
+    comparison.finish()
+
+
+def create(name: str, batch: int) -> tuple[torch.nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    if name == "unet":
+        return UNet(), torch.randn(batch, 1, 128, 128)
+    import torchvision
+
+    return torchvision.models.get_model(name), torch.randn(batch, 3, 224, 224)
+
+
+def sides(model: torch.nn.Module, input: torch.Tensor, step: Step) -> dict[str, Side]:
+    last = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    input_last = input.contiguous(memory_format=torch.channels_last)
+    return {
+        EAGER: step(copy.deepcopy(last), input_last),
+        CONTIGUOUS: step(genesis.torch.fuse(model), input),
+        FUSED: step(genesis.torch.fuse(last), input_last),
+    }
+
+
+def inference(model: torch.nn.Module, input: torch.Tensor) -> Side:
+    model.eval()
+
+    def run() -> torch.Tensor:
+        with torch.no_grad():
+            return model(input)  # type: ignore[no-any-return]
+
+    return run
+
+
+def training(model: torch.nn.Module, input: torch.Tensor) -> Side:
+    """Without dropout: its draws take the same time on both sides."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+
+    def step() -> None:
+        loss = model(input).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def report(comparison: Comparison) -> None:
+    """Add how many times faster the fused models are than the eager one in channels_last, by the least times."""
+    speeds: dict[tuple[str, str], list[float]] = {}
+    lines = [
+        "| network | batch | kind | threads | fused channels_last | fused contiguous |",
+        "|---|---|---|---|---|---|",
+    ]
+    for case, rows in itertools.groupby(comparison.rows, key=lambda row: row["case"]):
+        least = {row["side"]: row["fastest_ms"] for row in rows}
+        name, shape, kind, threads, _ = case.replace(",", "").split()
+        found = {side: least[EAGER] / least[side] for side in (FUSED, CONTIGUOUS)}
+        for side, speed in found.items():
+            speeds.setdefault((kind, side), []).append(speed)
+        figures = " | ".join(f"{speed:.2f}" for speed in found.values())
+        lines.append(f"| {name} | {shape.split('×')[0]} | {kind} | {threads} | {figures} |")
+    comparison.notes += ["", "Eager channels_last's least time, divided by that of the fused model:", "", *lines, ""]
+    for (kind, side), values in speeds.items():
+        line = f"{kind}, {side}: geometric mean {statistics.geometric_mean(values):.2f}, worst {min(values):.2f}"
+        comparison.notes.append(f"- {line}")
+        print(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

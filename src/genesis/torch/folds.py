@@ -1,0 +1,178 @@
+"""Batch norm folded into the weight of a convolution on the CPU, and that packed for the kernels, for later calls.
+
+A fold is used again only while the tensors that it was made of are bit for bit what they were: it keeps copies, as no
+version counter tells of what `.data`, NumPy or another process writes. To compare them is to read the weight once more,
+a fraction of what the norm's pass over the images takes. A weight that changes from call to call is never packed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from genesis.precision import get_float32_precision
+from genesis.records import ConvGeometry
+from genesis.torch.bridge import call
+
+Operands: TypeAlias = "tuple[Tensor | None, ...]"
+"""Weight, bias, gamma, beta, mean and variance."""
+
+_MANY_BYTES = 1 << 18  # from here on PyTorch's comparison, on several threads, is the faster one
+_MAX_WAIT = 16  # calls
+_MAX_SHAPES = 4
+_DTYPES = (torch.float32, torch.float64)
+
+
+class Fold(NamedTuple):
+    """What was computed of some operands.
+
+    Attributes:
+        operands: copies, each as its numbers lie in memory; places: their addresses, and how many bytes.
+        settings: eps, geometry, dtype and precision; strides: of the weight.
+        looks: one, by which the operands of the last call were known to look like these.
+        packed: the backend's own, by the input's shape, by None where that fits all shapes; it is filled once the
+            operands have been seen twice.
+    """
+
+    operands: Operands
+    places: tuple[tuple[int, int], ...]
+    settings: tuple[object, ...]
+    strides: tuple[int, ...]
+    looks: list[object]
+    packed: dict[tuple[int, ...] | None, Any]
+
+
+class Folds:
+    """The fold of a layer. Threads may share it: a fold is replaced as a whole."""
+
+    __slots__ = ("_fold", "_misses", "_wait")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._fold: Fold | None = None
+        self._misses = self._wait = 0
+
+    def run(
+        self, x: Tensor, operands: Operands, eps: float, geometry: ConvGeometry, residual: Tensor | None,
+        activation: str | None, looks: object,
+    ) -> Tensor | None:  # fmt: skip
+        """activation(batch_norm(conv(x)) + residual); None where there is no fold, or not yet.
+
+        Args:
+            looks: what stands for the dtypes, shapes and strides of the operands, which have been checked.
+        """
+        if self._wait or x.dtype not in _DTYPES:
+            self._wait = max(0, self._wait - 1)
+            return None
+        settings, fold = (eps, geometry, x.dtype, get_float32_precision()), self._fold
+        if fold is None or not _is_of(fold, operands, settings, looks):
+            self._look_at(operands, settings)
+            return None
+        self._misses = 0
+        packed = fold.packed.get(None) or fold.packed.get(x.shape) or _pack(fold, operands, eps, geometry, x.shape)
+        if packed is None:
+            self._wait = _MAX_WAIT
+            return None
+        y: Tensor = call("conv_prepacked", x, packed, residual, activation)
+        return y
+
+    def _look_at(self, operands: Operands, settings: tuple[object, ...]) -> None:
+        """Keep what the operands are now; not at each call where they change from call to call."""
+        had_one, self._fold = self._fold is not None, None
+        if had_one:
+            self._misses += 1
+            self._wait = min(self._misses - 1, _MAX_WAIT)
+        weight, *others = operands
+        if self._wait or weight is None or weight.dtype not in _DTYPES or not _is_dense(weight):
+            return
+        if all(each is None or (each.dtype is weight.dtype and each.is_contiguous()) for each in others):
+            copies = tuple([None if each is None else _words(each).clone() for each in operands])
+            places = tuple([(0, 0) if each is None else (each.data_ptr(), each.nbytes) for each in copies])
+            self._fold = Fold(copies, places, settings, weight.stride(), [None], {})
+
+
+def _is_of(fold: Fold, operands: Operands, settings: tuple[object, ...], looks: object) -> bool:
+    """Are the operands bit for bit what the fold was made of? A NaN is itself, and 0 is not -0."""
+    if fold.settings != settings:
+        return False
+    if fold.looks[0] is not looks:
+        if not all(map(_look_alike, fold.operands, operands)) or _strides(operands) != fold.strides:
+            return False
+        fold.looks[0] = looks
+    for copy, (address, size), x in zip(fold.operands, fold.places, operands, strict=True):
+        if x is None or copy is None:
+            continue
+        if size < _MANY_BYTES and _compare is not None:
+            if _compare(address, x.data_ptr(), size):
+                return False
+        elif copy.dtype is not (words := _words(x)).dtype or not torch.equal(copy, words):
+            return False
+    return True
+
+
+def _look_alike(copy: Tensor | None, x: Tensor | None) -> bool:
+    if copy is None or x is None:
+        return copy is x
+    return x.nbytes == copy.nbytes and (x.dim() == 4 or x.is_contiguous())
+
+
+def _strides(operands: Operands) -> tuple[int, ...]:
+    return () if operands[0] is None else operands[0].stride()
+
+
+def _is_dense(weight: Tensor) -> bool:
+    return weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def _words(x: Tensor) -> Tensor:
+    """The numbers of a dense tensor, as they lie in memory, as integers: of 64 bits, where these fit."""
+    flat = x.detach().as_strided((x.numel(),), (1,))
+    odd = x.itemsize * (x.numel() | x.storage_offset()) % 8
+    return flat.view(torch.int32 if odd else torch.int64)
+
+
+def _memcmp() -> Callable[[int, int, int], int] | None:
+    """C's own, which takes half a microsecond."""
+    try:
+        compare = ctypes.CDLL(None).memcmp
+    except (OSError, TypeError, AttributeError):  # Windows
+        return None
+    compare.argtypes, compare.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    return compare
+
+
+_compare = _memcmp()
+
+
+def _pack(fold: Fold, operands: Operands, eps: float, geometry: ConvGeometry, shape: tuple[int, ...]) -> Any:
+    """The packed weight, which the fold keeps; None where it isn't finite, and its products would be others."""
+    weight, bias = _folded(operands, eps)
+    if not bool(weight.isfinite().all()) or not bool(bias.isfinite().all()):
+        return None
+    packed = call("conv_prepack", weight, bias, shape, geometry)
+    if len(fold.packed) >= _MAX_SHAPES:
+        fold.packed.clear()
+    fold.packed[None if packed.fits_all_shapes else shape] = packed
+    return packed
+
+
+def _folded(operands: Operands, eps: float) -> tuple[Tensor, Tensor]:
+    """The weight and bias of the convolution and norm together, rounded once."""
+    wide = [None if each is None else each.detach().double() for each in operands]
+    weight, bias, gamma, beta, mean, var = wide
+    assert operands[0] is not None
+    assert weight is not None
+    assert mean is not None
+    assert var is not None
+    dtype = operands[0].dtype
+    scale = torch.rsqrt(var + eps)
+    scale = scale if gamma is None else scale * gamma
+    shift = -mean if bias is None else bias - mean
+    shift = shift * scale if beta is None else shift * scale + beta
+    return (weight * scale[:, None, None, None]).to(dtype), shift.to(dtype)

@@ -1,0 +1,184 @@
+"""Folded and packed weights of inference on the CPU: used again while nothing has changed, not a bit, and no longer."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import genesis.torch
+from genesis.torch import folds
+from genesis.torch.folds import Fold
+
+Change = Callable[[nn.Conv2d, nn.BatchNorm2d], object]
+
+
+def layers(groups: int = 1, dtype: torch.dtype = torch.float32, bias: bool = True) -> nn.Sequential:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(32)
+    for each in (norm.weight, norm.bias, norm.running_mean):
+        nn.init.normal_(each)
+    nn.init.uniform_(norm.running_var, 0.5, 2)
+    return nn.Sequential(nn.Conv2d(32, 32, 3, 1, 1, groups=groups, bias=bias), norm, nn.ReLU()).eval().to(dtype)
+
+
+def fold_of(model: nn.Sequential) -> Fold | None:
+    entry: Any = model[0].forward
+    found: Fold | None = entry.folds._fold
+    return found
+
+
+def run(model: nn.Module, x: Tensor, times: int = 3) -> Tensor:
+    with torch.no_grad():
+        return [model(x) for _ in range(times)][-1]
+
+
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The backend's ops that folds called."""
+    found: list[str] = []
+
+    def called(op: str, *args: Any) -> Any:
+        found.append(op)
+        return call(op, *args)
+
+    call = folds.call
+    monkeypatch.setattr(folds, "call", called)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("groups", [1, 4, 32])
+def test_equal_weights_are_packed_once(groups: int, dtype: torch.dtype, packed: list[str]) -> None:
+    plain = layers(groups, dtype)
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    x = torch.randn(2, 32, 9, 7, dtype=dtype)
+    expected = plain.double()(x.double())
+    for _ in range(5):
+        y = run(fused, x, 1)
+        torch.testing.assert_close(y.double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps * 8)
+    assert packed == ["conv_prepack", *["conv_prepacked"] * 3]  # the second call keeps copies
+
+
+CHANGES: dict[str, Change] = {
+    "weight by .data": lambda conv, norm: conv.weight.data.mul_(1.5),
+    "weight by NumPy": lambda conv, norm: np.copyto(conv.weight.detach().numpy()[3, 2], 1.0),
+    "weight is replaced": lambda conv, norm: setattr(conv, "weight", nn.Parameter(conv.weight.detach() * 2)),
+    ".data is replaced": lambda conv, norm: setattr(conv.weight, "data", conv.weight.data * 2),
+    "weight in another order": lambda conv, norm: conv.to(memory_format=torch.channels_last),
+    "weight and its NaN": lambda conv, norm: conv.weight.data[0, 0, 0].fill_(float("nan")),
+    "bias": lambda conv, norm: conv.bias.data.add_(1.0),
+    "no bias": lambda conv, norm: setattr(conv, "bias", None),
+    "gamma": lambda conv, norm: norm.weight.data.mul_(-1),
+    "beta": lambda conv, norm: norm.bias.data.add_(1),
+    "mean": lambda conv, norm: norm.running_mean.data.add_(1),
+    "var": lambda conv, norm: norm.running_var.numpy().fill(3.0),
+    "an infinite gamma": lambda conv, norm: norm.weight.data.fill_(float("inf")),
+    "eps": lambda conv, norm: setattr(norm, "eps", 1.0),
+    "padding": lambda conv, norm: setattr(conv, "padding", (0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_is_seen_at_the_next_call(name: str) -> None:
+    plain = layers()
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    x = torch.randn(2, 32, 9, 7)
+    run(fused, x)
+    fold = fold_of(fused)
+    assert fold is not None
+    assert fold.packed
+    for model in (plain, fused):
+        CHANGES[name](model[0], model[1])
+    for _ in range(4):
+        torch.testing.assert_close(run(fused, x, 1), run(plain, x, 1), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_a_zero_that_changes_its_sign_is_seen() -> None:
+    fused = genesis.torch.fuse(layers())
+    fused[0].weight.data[0, 0, 0, 0] = 0.0
+    x = torch.randn(2, 32, 9, 7)
+    run(fused, x)
+    first = fold_of(fused)
+    fused[0].weight.data[0, 0, 0, 0] = -0.0
+    run(fused, x, 1)
+    assert fold_of(fused) is not first
+
+
+def test_large_weights_are_compared_to_the_last_number() -> None:
+    model = nn.Sequential(nn.Conv2d(256, 257, 1), nn.BatchNorm2d(257), nn.ReLU()).eval()
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    x = torch.randn(1, 256, 3, 3)
+    run(fused, x)
+    for each in (model, fused):
+        each[0].weight.data[-1, -1] += 1
+    torch.testing.assert_close(run(fused, x, 1), run(model, x, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_change_from_call_to_call_are_not_packed(packed: list[str]) -> None:
+    fused = genesis.torch.fuse(layers())
+    x = torch.randn(2, 32, 9, 7)
+    for _ in range(20):
+        fused[0].weight.data.mul_(0.99)
+        run(fused, x, 1)
+    assert not packed
+    run(fused, x, 20)
+    assert packed.count("conv_prepack") == 1
+
+
+def test_training_frees_the_fold() -> None:
+    fused = genesis.torch.fuse(layers())
+    run(fused, torch.randn(2, 32, 9, 7))
+    kept = weakref.ref(fold_of(fused).operands[0])  # type: ignore[union-attr, arg-type]
+    fused.train()(torch.randn(2, 32, 9, 7))
+    gc.collect()
+    assert kept() is None
+
+
+def test_copies_and_files_don_t_have_the_fold() -> None:
+    fused = genesis.torch.fuse(layers())
+    x = torch.randn(2, 32, 9, 7)
+    names = list(fused.state_dict())
+    empty = len(pickle.dumps(fused))
+    y = run(fused, x)
+    assert list(fused.state_dict()) == names
+    assert len(pickle.dumps(fused)) == empty
+    file = io.BytesIO()
+    torch.save(fused, file)
+    file.seek(0)
+    for other in (copy.deepcopy(fused), torch.load(file, weights_only=False)):
+        assert fold_of(other) is None
+        torch.testing.assert_close(run(other, x), y)
+    kept = weakref.ref(fold_of(fused).operands[0])  # type: ignore[union-attr, arg-type]
+    del fused
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+def test_pooling_takes_a_chain_s_result_as_it_is(ceil: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = nn.Sequential(*layers(), nn.MaxPool2d(3, 2, 1, ceil_mode=ceil), *layers()).eval()
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    x = torch.randn(2, 32, 9, 7)
+    seen: list[bool] = []
+
+    def watched(layer: nn.MaxPool2d, input: Tensor) -> Tensor:
+        seen.append(input.is_contiguous(memory_format=torch.channels_last))
+        return forward(layer, input)
+
+    forward = nn.MaxPool2d.forward
+    monkeypatch.setattr(nn.MaxPool2d, "forward", watched)
+    y, expected = run(fused[:4], x), run(plain[:4], x, 1)
+    assert seen == [True, True, True, False]
+    assert y.stride() == expected.stride()
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(run(fused, x), run(plain, x, 1), rtol=1e-4, atol=1e-4)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parent) + "/"
-_BETWEEN = (_PACKAGE, contextlib.__file__)  # a with statement calls Genesis by way of contextlib
+COMPILED = "<genesis.compile>"  # the file name of generated code
+_BETWEEN = (_PACKAGE, COMPILED, contextlib.__file__)  # a with statement calls Genesis by way of contextlib
 _local = threading.local()
 
 

@@ -136,6 +136,25 @@ def test_a_replayed_step_makes_folded_weights_stale() -> None:
         assert close(after, net(x))
 
 
+def test_draws_do_not_depend_on_what_the_graph_computes_before_them() -> None:
+    """The seed is written before a replay: it must not lie where the graph computes something else by then."""
+    x = genesis.ones(2, device="cuda")
+
+    def draw() -> Tensor:
+        for _ in range(3):  # these leave free memory of the size of the seed
+            (x + 1).sum()
+        return genesis.rand(8, device="cuda")
+
+    draw()
+    g, drawn = captured(draw)
+    genesis.manual_seed(3)
+    expected = [draw().tolist() for _ in range(2)]
+    genesis.manual_seed(3)
+    for values in expected:
+        g.replay()
+        assert drawn.tolist() == values
+
+
 # --- streams of replays -----------------------------------------------------------------------------------------------
 def test_replays_on_several_streams_draw_one_after_the_other() -> None:
     """CUDA runs replays of one graph in turn; the state of a replay's draws must not be written before its turn."""

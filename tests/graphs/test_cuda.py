@@ -16,7 +16,9 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import memory
 from tests.cuda.capturing import reserved
 from tests.graphs import fuzz_cuda
-from tests.graphs.fuzz_cuda import CHANGES, STEPS, Case, Loop, history, is_same
+from tests.graphs.fuzz_cuda import Case, history, is_same
+from tests.graphs.fuzz_cuda_changes import CHANGES
+from tests.graphs.fuzz_cuda_loop import OPTIMIZERS, STEPS, Loop, flat
 from tests.graphs.steps import as_genesis
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -76,7 +78,7 @@ def test_a_change_between_steps(change: str, num_replays: int) -> None:
 @pytest.mark.parametrize("optimizer", [optim.RMSprop, optim.Rprop])
 def test_optimizers_whose_formula_has_no_count(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device counts; options are constants of the recording."""
-    monkeypatch.setitem(fuzz_cuda.OPTIMIZERS, "it", lambda params: optimizer(params, lr=0.01))
+    monkeypatch.setitem(OPTIMIZERS, "it", lambda params: optimizer(params, lr=0.01))
     assert_alike(Case("mlp", "it", "descend", ("", "frozen", "", "", "")), 5)
 
 
@@ -121,7 +123,7 @@ class Shows(nn.Module):
 
 
 def leaves(result: Any) -> list[Any]:
-    return fuzz_cuda.flat(result)
+    return flat(result)
 
 
 def test_results_show_what_eager_ones_show() -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from genesis.callsite import COMPILED
+
 _MOST_LINES = 20_000  # so that compiling it takes no longer than a capture
 
 
@@ -60,7 +62,7 @@ class Conditions:
             return None
         lines = ["def holds():", "  try:", *self._lines, f"    return True\n  except {_FAILURES}: return False"]
         namespace = self._objects
-        exec(compile("\n".join(lines), "<genesis.compile>", "exec"), namespace)
+        exec(compile("\n".join(lines), COMPILED, "exec"), namespace)
         # Taken out of its own globals, in a cycle with which it would hold memory until the next collection.
         holds: Callable[[], bool] = namespace.pop("holds")  # type: ignore[assignment]
         return holds

@@ -199,7 +199,8 @@ def _taken_by_methods(kind: type[Module]) -> frozenset[str]:
 
 
 _NOT_IN_CALLS = frozenset({"__init__", "__repr__", "extra_repr", "reset_parameters", "train"})
-_REGISTERED = frozenset({"training", "_modules", "_parameters", "_buffers"})  # these have guards of their own
+# These have guards of their own; the last one only says what is saved.
+_REGISTERED = frozenset({"training", "_modules", "_parameters", "_buffers", "_non_persistent_buffers"})
 
 
 def _is_known(changes: Changes) -> bool:

@@ -153,6 +153,11 @@ class Replayable:
             conditions.require(f"{conditions.name(leaf)}.grad.array.strides == {strides!r}")
         if not self._constant.is_empty:
             conditions.require(f"{conditions.name(self._constant.hold)}()")
+        for optimizer in {id(optimizer): optimizer for optimizer, _ in self._updates}.values():
+            states = conditions.name(optimizer.state)
+            conditions.require_same(f"{conditions.name(optimizer)}.state", optimizer.state)
+            conditions.require_parts(states, list(optimizer.state))  # two unpackings instead of a look-up for each
+            conditions.require_parts(f"{states}.values()", list(optimizer.state.values()))
         for optimizer, batch in self._updates:
             _describe_batch(optimizer, batch, conditions)
 
@@ -175,15 +180,13 @@ class Replayable:
 
 
 def _describe_batch(optimizer: Optimizer, batch: Batch, conditions: Conditions) -> None:
-    """optimizer.would_repeat(batch), as far as guards on its parameters and groups do not know it already."""
+    """optimizer.would_repeat(batch), as far as guards on its parameters, groups and states do not know it already."""
     first = batch.states[0]
-    name, states = conditions.name(optimizer), conditions.name(optimizer.state)
+    name = conditions.name(optimizer)
     if any(state.keys() != first.keys() for state in batch.states):
         conditions.require(f"{name}.would_repeat({conditions.name(batch)})")
         return
-    conditions.require_same(f"{name}.state", optimizer.state)
-    for owner, state in zip(batch.owners, batch.states, strict=True):
-        conditions.require_same(f"{states}.get({conditions.name(owner)})", state)
+    for state in batch.states:
         entries = conditions.name(state)
         numbers = {key: value for key, value in state.items() if type(value) in (int, float)}
         if not numbers:

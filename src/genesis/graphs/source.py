@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from genesis.backends.backend import Op
+from genesis.callsite import COMPILED
 from genesis.recording import Call, Value, values_in
 
 
@@ -32,7 +33,7 @@ class Recording:
                 lines.append(f"    del {', '.join(f'v{number}' for number in ended)}")
         lines.append(f"    return [{', '.join(f'v{value.number}' for value in outputs)}]")
         self.source = "\n".join(lines) + "\n"
-        exec(compile(self.source, "<genesis.compile>", "exec"), self._constants)
+        exec(compile(self.source, COMPILED, "exec"), self._constants)
         # Taken out of its own globals, in a cycle with which it would hold memory until the next collection.
         self._replay: Op = self._constants.pop("replay")  # type: ignore[assignment]
 

@@ -115,7 +115,7 @@ class _Step(Entry):
             ],
         )
         trace = Trace()
-        updates = _Updates(recorder, trace, surroundings.scales)
+        updates = _Updates(recorder, trace, surroundings.scales, self._arena is not None)
         result = self._recorded(run, recorder, updates, trace)
         if updates.are_early:
             return result, ""
@@ -149,8 +149,9 @@ _Kind = Callable[  # the arguments of a Replayable
 class _Updates:
     """A Watcher for steps: records optimizer updates as calls that repeat them with the options of that moment."""
 
-    def __init__(self, recorder: Recorder, trace: Trace, scales: Sequence[DeviceScale]) -> None:
-        self._recorder, self._trace = recorder, trace
+    def __init__(self, recorder: Recorder, trace: Trace, scales: Sequence[DeviceScale], is_captured: bool) -> None:
+        """is_captured: into a CUDA graph, once it is replayed."""
+        self._recorder, self._trace, self._is_captured = recorder, trace, is_captured
         self.rehearsal = Rehearsal(scales, recorder.paused) if scales else None
         self.made: list[tuple[Optimizer, Batch]] = []
         self.are_early = False  # an update has just made its state, as only the first one does
@@ -170,6 +171,8 @@ class _Updates:
         flags = [] if found_inf is None else [found_inf.handle]
         with self.paused():
             optimizer.update(batch)
+        if self._is_captured and (reason := optimizer.refusal(batch)):
+            self._recorder.refuse(f"cannot be captured into a CUDA graph: {type(optimizer).__name__}.step: {reason}")
         self.made.append((optimizer, batch))
         self._recorder.note_call("update", functools.partial(_update, optimizer, batch), [grads, flags], params)
 

@@ -64,8 +64,8 @@ class CapturedReplayable(Replayable):
 
     def describe(self, conditions: Conditions) -> None:
         super().describe(conditions)
-        for _, _, entry, array in self._entries:
-            conditions.require_same(f"{conditions.name(entry)}.array", array)
+        for entry in {id(entry): entry for _, _, entry, _ in self._entries}.values():  # the count is all parameters'
+            conditions.require_same(f"{conditions.name(entry)}.array", entry.array)
 
     def replay(self, tensors: Sequence[Tensor]) -> object:
         for tensor in tensors:

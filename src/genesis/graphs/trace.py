@@ -14,6 +14,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Protocol, runtime_checkable
 
 from genesis.backends.backend import Op
+from genesis.callsite import COMPILED
 from genesis.graphs.pure import is_pure
 from genesis.ndarray import NDArray
 from genesis.optim import Optimizer
@@ -155,7 +156,7 @@ def is_ours(name: str | None) -> bool:
 
 
 def _kind_of(module: str, file: str) -> str:
-    if is_ours(module) or file == "<genesis.compile>":
+    if is_ours(module) or file == COMPILED:
         return _GENESIS
     root = module.partition(".")[0]
     is_standard = root in sys.stdlib_module_names and (file.startswith((_STDLIB, "<frozen")))

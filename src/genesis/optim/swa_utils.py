@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from genesis import creation
 from genesis.autograd import no_grad
+from genesis.autograd.modes import state as thread
 from genesis.dtypes import int64
 from genesis.errors import ShapeError, describe
-from genesis.ndarray import Device
+from genesis.functional import where
+from genesis.ndarray import CPU, Device
 from genesis.nn.module import Module
 from genesis.nn.modules.batchnorm import _BatchNorm
 from genesis.optim.lr_scheduler.scheduler import LRScheduler, Rates, per_group
@@ -122,7 +124,8 @@ class AveragedModel(Module):
         self.module = copy.deepcopy(model)
         if device is not None:
             self.module = self.module.to(device)
-        self.register_buffer("n_averaged", creation.tensor(0, dtype=int64, device=device))
+        place = next((param.device for param in self.module.parameters()), None) if device is None else device
+        self.register_buffer("n_averaged", creation.tensor(0, dtype=int64, device=place))
         self.avg_fn, self.multi_avg_fn, self.use_buffers = avg_fn, multi_avg_fn, use_buffers
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
@@ -148,11 +151,15 @@ class AveragedModel(Module):
         if self.use_buffers:
             averages, values, kept, copied = averages + kept, values + copied, [], []
         with no_grad():
-            if self.n_averaged.item() == 0:
-                for average, value in zip(averages, values, strict=True):
-                    average.copy_(value)
-            else:
+            if self.n_averaged.device is CPU and thread.watcher is None:
+                is_first: bool | Tensor = self.n_averaged.item() == 0
+            else:  # nobody waits for the device, and a recording may make the first update too
+                is_first = self.n_averaged == 0
+            if is_first is not True:
                 self._average(averages, values)
+            if is_first is not False:
+                for average, value in zip(averages, values, strict=True):
+                    average.copy_(value if is_first is True else _chosen(is_first, value, average))
             for buffer, value in zip(kept, copied, strict=True):
                 buffer.copy_(value)
             self.n_averaged += 1
@@ -178,6 +185,10 @@ class AveragedModel(Module):
             averages.append(average.detach())
             values.append(value.detach().to(average.device))
         return averages, values
+
+
+def _chosen(condition: Tensor, value: Tensor, other: Tensor) -> Tensor:
+    return where(condition.to(value.device), value, other)
 
 
 def update_bn(loader: Iterable[Tensor | Sequence[Tensor]], model: Module, device: Device | str | None = None) -> None:

@@ -23,10 +23,12 @@ from genesis.backends.cuda.ops.random import kernels
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime import array, capturing
 from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.backends.cuda.runtime.capture import outside
 from genesis.backends.cuda.runtime.capturing import Capture
 from genesis.dtypes import DType
 from genesis.shapes import Shape, contiguous_strides
 
+_DEFAULT_STREAM = 0
 _BLOCK = 2048
 _RANKED = 8192  # permutations up to here are drawn by ranking keys, all against all
 _STATE = struct.Struct("<QQ")
@@ -52,7 +54,9 @@ class _Draws:
     def __init__(self, device_index: int) -> None:
         self._device_index = device_index
         self._num_calls = 0
-        self._state = array.empty((2,), dtypes.int64, device_index)  # the seed, the number of calls before
+        with outside(device_index):  # it is written before a replay, which must not compute in the same memory
+            self._state = array.empty((2,), dtypes.int64, device_index)  # the seed, the number of calls before
+        self._state.storage.record_stream(_DEFAULT_STREAM)
 
     def advance(self) -> tuple[DeviceArray, int]:
         """In the place of the generator's."""

@@ -427,9 +427,13 @@ def refused(rank: int, size: int, calls: list[dict[str, Any]]) -> str:
             dist.barrier()
         elif name == "all_gather":
             dist.all_gather([genesis.zeros_like(x) for _ in range(size)], x)
+        elif name == "all_gather_object":
+            dist.all_gather_object([None] * size, (lambda: None) if call else None)
+        elif name == "broadcast_object_list":
+            dist.broadcast_object_list([None] * call["count"])
         else:
             getattr(dist, name)(x, **call)
-    except dist.DistributedError as error:
+    except (dist.DistributedError, genesis.errors.DTypeError) as error:
         total = genesis.ones(2)
         dist.all_reduce(total)
         assert total.tolist() == [size, size]

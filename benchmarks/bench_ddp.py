@@ -1,264 +1,302 @@
 """Data parallel training on one host: images per second on 1 and on all GPUs, Genesis beside PyTorch.
 
-    torchrun --nproc-per-node 4 benchmarks/bench_ddp.py                                all sides, a quarter of an hour
-    torchrun --nproc-per-node 2 benchmarks/bench_ddp.py --batches 128 --sides torch graph --tune 20
-    torchrun --nproc-per-node 2 benchmarks/bench_ddp.py --device cpu --networks tiny --steps 1 --rounds 1      to try it
+    python benchmarks/bench_ddp.py --processes 4                                       within 8 minutes
+    python benchmarks/bench_ddp.py --processes 2 --cases resnet50:128 --sides torch compiled --seconds 200
+    python benchmarks/bench_ddp.py --processes 2 --device cpu --cases tiny:2 --steps 1 --rounds 1      to try it
 
-ResNet-50 on random images, bfloat16 autocast, channels_last, SGD with momentum; gradients travel in float32, in buckets
-of 25 MiB, on both sides. A time is that of --steps steps with one synchronization at their end; sides take turns. "1"
-is rank 0 alone, without DistributedDataParallel, while the others wait. "graph" is Genesis with the whole step in a
-CUDA graph, collectives included. Rank 0 prints and writes.
+Starts torchrun for each case, a network and the batch of a process. Sides take turns: first in all processes, then
+"1": in rank 0 alone, without DistributedDataParallel. ddp_loops.py says what a side is. Results are written after every
+case. A side that fails, or ends its process, is left out of a second try; so are sides that no time is left for. The
+table says why.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
-import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed
+from ddp_loops import NETWORKS, SIDES, Loop, Place, made
 from harness import RESULTS, Comparison
 
 import genesis
-import genesis.nn.functional as F
 from genesis import distributed as dist
-from genesis import nn, optim
+
+PATIENCE = 60.0  # seconds that a collective may take, and a case beyond its time
+_NO_TIME = "no time was left"
+Case = tuple[str, int]  # a network, and the batch of a process
+
+# --- a rank -----------------------------------------------------------------------------------------------------------
 
 
-class Network(NamedTuple):
-    """A network of both sides, and the shape of an image."""
+class Rank:
+    """One process of a case.
 
-    mine: Callable[[], nn.Module]
-    theirs: Callable[[], torch.nn.Module]
-    image: tuple[int, ...]
-    num_classes: int
+    Args:
+        record: all write here what happens, a line of JSON for each event.
+        until: the end of the time for this case, by time.time().
+    """
 
+    def __init__(self, arguments: argparse.Namespace, record: Path, until: float) -> None:
+        self.arguments, self.until, self._record = arguments, until, record
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self._place = torch.device("cpu")
+        on_cuda = arguments.device == "cuda"
+        if on_cuda:
+            local = int(os.environ["LOCAL_RANK"])
+            torch.cuda.set_device(local)
+            genesis.cuda.set_device(local)
+            self._place = torch.device("cuda", local)
+            torch.backends.cudnn.benchmark = True
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        backend, patience = "nccl" if on_cuda else "gloo", timedelta(seconds=PATIENCE)
+        place = self._place if on_cuda else None
+        torch.distributed.init_process_group(backend, timeout=patience, device_id=place)
+        self._control = torch.distributed.new_group(backend="gloo", timeout=timedelta(hours=1))
+        dist.init_process_group(backend, timeout=patience)
 
-def resnet50() -> torch.nn.Module:
-    import torchvision
+    def note(self, **event: object) -> None:
+        with self._record.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"rank": self.rank, **event}) + "\n")
 
-    model: torch.nn.Module = torchvision.models.resnet50()
-    return model
+    def say(self, text: str) -> None:
+        if self.rank == 0:
+            print(f"  {text}", flush=True)
 
+    def run(self, network: str, batch: int) -> None:
+        """Measure a case."""
+        sides = self.measured(network, batch, self.arguments.sides, alone=False)
+        if self.rank == 0:
+            self.measured(network, batch, sides, alone=True)
+        self.together(None)
 
-def tiny(library: Any) -> Any:
-    return library.Sequential(library.Conv2d(3, 4, 3), library.ReLU(), library.Flatten(), library.Linear(4 * 36, 10))
+    def measured(self, network: str, batch: int, sides: list[str], alone: bool) -> list[str]:
+        """The sides that were measured, in turn."""
+        where = "1" if alone else str(self.size)
+        loops: dict[str, Loop] = {}
+        for side in sides:
+            if not self.agreed(time.time() < self.until, alone):
+                self.note(side=side, alone=alone, skipped=_NO_TIME)
+                continue
+            start = time.monotonic()
+            with self.at(side, alone):
+                loops[side] = made(side, network, batch, Place(self.arguments.device, self._place, not alone))
+                self._time(loops[side], side, alone)  # in case that another side ends this process
+            self.say(f"{network}, batch {batch}, {side}, {where}: ready after {time.monotonic() - start:.0f} s")
+        for index in range(self.arguments.rounds if loops else 0):
+            if index > 2 and not self.agreed(time.time() < self.until, alone):
+                break
+            first = index % len(loops)
+            for side in [*list(loops)[first:], *list(loops)[:first]]:
+                with self.at(side, alone):
+                    self._time(loops[side], side, alone)
+        measured = list(loops)
+        loops.clear()
+        self._free()
+        return measured
 
+    @contextmanager
+    def at(self, side: str, alone: bool) -> Iterator[None]:
+        """A side's work. If it fails, this process ends, and torchrun ends the others, which may wait for it."""
+        self.note(side=side, alone=alone, begins=True)
+        try:
+            yield
+        except BaseException as error:
+            self.note(side=side, alone=alone, failed=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300])
+            traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(1)
+        self.note(side=side, alone=alone, ends=True)
 
-NETWORKS = {
-    "resnet50": Network(lambda: genesis.models.create("resnet50"), resnet50, (3, 224, 224), 1000),
-    "tiny": Network(lambda: tiny(nn), lambda: tiny(torch.nn), (3, 8, 8), 10),
-}
-SIDES = ("torch", "torch-compile", "eager", "graph")
-_WARM = 5  # steps
+    def _time(self, loop: Loop, side: str, alone: bool) -> None:
+        milliseconds = loop.milliseconds(self.arguments.steps)
+        if self.rank == 0:
+            self.note(side=side, alone=alone, milliseconds=milliseconds)
 
+    def agreed(self, value: bool, alone: bool) -> bool:
+        """Whether all ranks say so."""
+        return value if alone else all(self.together(value))
 
-class Loop:
-    """A training loop of one side. is_parallel: within DistributedDataParallel."""
+    def together(self, value: Any) -> list[Any]:
+        """The values of all ranks, by a group that no side uses."""
+        every: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(every, value, self._control)
+        return every
 
-    def __init__(self, network: Network, batch: int, is_parallel: bool, arguments: argparse.Namespace) -> None:
-        self.device, self.is_parallel = arguments.device, is_parallel
-        self.shape = (batch, *network.image)
-
-    def step(self) -> None:
-        raise NotImplementedError
-
-    def wait(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-
-    def milliseconds(self, steps: int) -> float:
-        """A step's, of so many."""
-        self.wait()
-        if self.is_parallel:
-            dist.barrier()
-        start = time.perf_counter()
-        for _ in range(steps):
-            self.step()
-        self.wait()
-        return (time.perf_counter() - start) / steps * 1e3
-
-
-class Theirs(Loop):
-    def __init__(
-        self, network: Network, batch: int, is_parallel: bool, arguments: argparse.Namespace, compiles: bool
-    ) -> None:  # fmt: skip
-        super().__init__(network, batch, is_parallel, arguments)
-        model: Any = network.theirs().to(arguments.place).to(memory_format=torch.channels_last)
-        if is_parallel:
-            devices = [arguments.place] if self.device == "cuda" else None
-            model = torch.nn.parallel.DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
-        fused = True if self.device == "cuda" else None
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=fused)
-        self.model: Any = torch.compile(model) if compiles else model
-        images = torch.randn(self.shape, device=arguments.place)
-        self.images = images.to(memory_format=torch.channels_last)
-        self.labels = torch.randint(0, network.num_classes, (batch,), device=arguments.place)
-        for _ in range(_WARM):
-            self.step()
-        self.wait()
-
-    def step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self.device, torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(self.model(self.images), self.labels)
-        loss.backward()
-        self.optimizer.step()
-
-
-class Mine(Loop):
-    def __init__(
-        self, network: Network, batch: int, is_parallel: bool, arguments: argparse.Namespace, captures: bool
-    ) -> None:  # fmt: skip
-        super().__init__(network, batch, is_parallel, arguments)
-        genesis.manual_seed(0)
-        model = network.mine().to(self.device)
-        self.images = genesis.randn(*self.shape, device=self.device)
-        self.labels = genesis.randint(0, network.num_classes, (batch,), device=self.device)
-        self.model: nn.Module = model
-        if arguments.tune:
-            report = genesis.tune(self._loss_and_gradients, budget=arguments.tune)
-            print(f"  rank {dist.get_rank()}: {len(report)} problems tuned", flush=True)
-            model.zero_grad()
-        if is_parallel:
-            self.model = nn.parallel.DistributedDataParallel(model)
-        self.optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-        self._graph = genesis.cuda.Graph() if captures else None
-        for _ in range(_WARM):
-            self._eager_step()
-        if self._graph is not None:
-            self.wait()
-            with genesis.cuda.graph(self._graph):
-                self._eager_step()
-        for _ in range(_WARM):
-            self.step()
-        self.wait()
-
-    def step(self) -> None:
-        if self._graph is None:
-            self._eager_step()
-        else:
-            self._graph.replay()
-
-    def wait(self) -> None:
-        if self.device == "cuda":
-            genesis.cuda.synchronize()
-
-    def _eager_step(self) -> None:
-        self.optimizer.zero_grad()
-        self._loss_and_gradients()
-        self.optimizer.step()
-
-    def _loss_and_gradients(self) -> None:
-        with genesis.autocast(self.device, dtype=genesis.bfloat16):
-            loss = F.cross_entropy(self.model(self.images), self.labels)
-        loss.backward()
+    def _free(self) -> None:
+        gc.collect()
+        torch._dynamo.reset()
+        if self.arguments.device == "cuda":
+            genesis.cuda.empty_cache()
+            torch.cuda.empty_cache()
 
 
-def made(side: str, network: Network, batch: int, is_parallel: bool, arguments: argparse.Namespace) -> Loop:
-    if side.startswith("torch"):
-        return Theirs(network, batch, is_parallel, arguments, compiles=side == "torch-compile")
-    return Mine(network, batch, is_parallel, arguments, captures=side == "graph" and arguments.device == "cuda")
-
-
-def timed(
-    name: str, batch: int, sides: Sequence[str], is_parallel: bool, arguments: argparse.Namespace
-) -> dict[str, list[float]]:  # fmt: skip
-    """Milliseconds of a step of each side, in turn."""
-    loops = {side: made(side, NETWORKS[name], batch, is_parallel, arguments) for side in sides}
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    for index in range(arguments.rounds):
-        first = index % len(sides)
-        for side in [*sides[first:], *sides[:first]]:
-            times[side].append(loops[side].milliseconds(arguments.steps))
-    del loops
-    gc.collect()
-    torch._dynamo.reset()
-    if arguments.device == "cuda":
-        genesis.cuda.empty_cache()
-        torch.cuda.empty_cache()
-    return times
-
-
-def add(comparison: Comparison, case: str, times: dict[str, list[float]], images: int) -> dict[str, float]:
-    """Rows of a case. Returns: images per second by side, of so many images a step."""
-    comparison.add(case, times)
-    speeds = {side: images / statistics.median(values) * 1e3 for side, values in times.items()}
-    for row in comparison.rows:
-        if row["case"] == case:
-            row["images_per_second"] = round(speeds[row["side"]], 1)
-    return speeds
-
-
-def measure(comparison: Comparison, name: str, batch: int, arguments: argparse.Namespace) -> None:
-    size, is_first = dist.get_world_size(), dist.get_rank() == 0
-    alone: dict[str, float] = {}
-    if is_first and arguments.alone:
-        times = timed(name, batch, arguments.alone, False, arguments)
-        alone = add(comparison, f"{name}, batch {batch}, 1", times, batch)
-    dist.barrier()
-    times = timed(name, batch, arguments.sides, True, arguments)
-    if not is_first:
-        return
-    for side, speed in add(comparison, f"{name}, batch {batch} a process, {size}", times, batch * size).items():
-        scale = f"{speed / alone[side]:.2f}" if side in alone else ""
-        one = f"{alone[side]:,.0f}" if side in alone else ""
-        comparison.notes.append(f"| {name} | {batch} | {side} | {one} | {speed:,.0f} | {scale} |")
-        print(comparison.notes[-1], flush=True)
-    comparison.finish(arguments.out)
-
-
-def main() -> int:
-    arguments = parse()
-    on_cuda = arguments.device == "cuda"
-    machine: dict[str, Any] = {"processes": int(os.environ["WORLD_SIZE"])}
-    if on_cuda:
-        local = int(os.environ["LOCAL_RANK"])
-        torch.cuda.set_device(local)
-        genesis.cuda.set_device(local)
-        arguments.place = torch.device("cuda", local)
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        machine |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    if os.environ["RANK"] != "0":
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    backend = "nccl" if on_cuda else "gloo"
-    torch.distributed.init_process_group(backend, device_id=arguments.place if on_cuda else None)
-    dist.init_process_group(backend)
-    comparison = Comparison("bench_ddp", **machine)
-    columns = f"network | batch a process | side | images/s, 1 | images/s, {dist.get_world_size()} | times one's"
-    comparison.notes += [f"\n| {columns} |", "|---|---|---|---|---|---|"]
-    for name in arguments.networks:
-        for batch in arguments.batches:
-            measure(comparison, name, batch, arguments)
-    dist.barrier()
+def work(arguments: argparse.Namespace) -> int:
+    """A rank's part of one case, as torchrun starts it. Returns: the exit status."""
+    (case,) = arguments.cases
+    Rank(arguments, arguments.record, arguments.until).run(*case)
     dist.destroy_process_group()
     torch.distributed.destroy_process_group()
     return 0
 
 
+# --- the launcher -----------------------------------------------------------------------------------------------------
+
+
+class Record:
+    """What the ranks of a case have written.
+
+    Attributes:
+        times: milliseconds by side, of all processes and ("alone") of 1.
+        failed, skipped: sides, and why.
+        unfinished: the sides that were at work at the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.times: dict[bool, dict[str, list[float]]] = {False: {}, True: {}}
+        self.failed: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
+        at_work: dict[int, str | None] = {}
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for event in map(json.loads, lines):
+            side, rank = event["side"], event["rank"]
+            if "milliseconds" in event:
+                self.times[event["alone"]].setdefault(side, []).append(event["milliseconds"])
+            elif "skipped" in event:
+                self.skipped[side] = event["skipped"]
+            elif "failed" in event:
+                self.failed.setdefault(side, f"rank {rank}: {event['failed']}".replace("|", "/"))
+            at_work[rank] = side if "begins" in event else None if "ends" in event else at_work.get(rank)
+        self.unfinished = sorted({side for side in at_work.values() if side is not None})
+
+
+def tried(case: Case, arguments: argparse.Namespace, until: float) -> Iterator[Record]:
+    """The records of a case: of a first try, and of others without the sides that ended those before."""
+    sides = list(arguments.sides)
+    while sides:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "record"
+            status = launched(case, sides, arguments, path, until)
+            record = Record(path)
+        if status and not record.failed:
+            record.failed = dict.fromkeys(record.unfinished, f"its processes ended, or took too long ({status})")
+        yield record
+        if not record.failed or time.time() > until:
+            return
+        sides = [side for side in sides if side not in record.failed]
+
+
+def launched(case: Case, sides: list[str], arguments: argparse.Namespace, record: Path, until: float) -> int:
+    """Run the ranks of a case. Returns: torchrun's exit status, which is below 0 if it took too long."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(arguments.processes), __file__, "--cases", ":".join(map(str, case))]
+    command += ["--sides", *sides, "--record", str(record), "--until", str(until), "--device", arguments.device]
+    command += ["--steps", str(arguments.steps), "--rounds", str(arguments.rounds)]
+    environment = {"OMP_NUM_THREADS": "8", **os.environ} if arguments.device == "cuda" else None
+    process = subprocess.Popen(command, env=environment)
+    try:
+        return process.wait(max(0.0, until - time.time()) + arguments.grace)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its ranks
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+class Report:
+    """The figures of all cases, written after each."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        machine: dict[str, Any] = {"processes": arguments.processes}
+        if arguments.device == "cuda":
+            machine |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+        self._comparison, self._arguments = Comparison("bench_ddp", **machine), arguments
+        columns = f"network | batch a process | side | images/s, 1 | images/s, {arguments.processes} | times one's"
+        self._comparison.notes += [f"\n| {columns} |", "|---|---|---|---|---|---|"]
+
+    def add(self, case: Case, records: list[Record]) -> None:
+        """Take up a case, of each side what the last try that measured it says, and write."""
+        (network, batch), count = case, self._arguments.processes
+        speeds: dict[bool, dict[str, float]] = {False: {}, True: {}}
+        for alone, where in ((True, "1"), (False, f"all {count}")):
+            found: dict[str, list[float]] = {}
+            for record in records:
+                found |= record.times[alone]
+            times = {side: found[side] for side in self._arguments.sides if side in found}
+            if not times:
+                continue
+            name, images = f"{network}, batch {batch} a process, {where}", batch * (1 if alone else count)
+            self._comparison.add(name, times)
+            for row in self._comparison.rows:
+                if row["case"] == name:
+                    speeds[alone][row["side"]] = images / row["median_ms"] * 1e3
+                    row["images_per_second"] = round(speeds[alone][row["side"]], 1)
+        left_out = {side: why for record in records for side, why in (record.failed | record.skipped).items()}
+        for side in self._arguments.sides:
+            one, every = speeds[True].get(side), speeds[False].get(side)
+            scale = f"{every / one:.2f}" if one and every else ""
+            cells = [network, str(batch), side, f"{one:,.0f}" if one else "", f"{every:,.0f}" if every else "", scale]
+            if side in left_out:
+                cells[2] += f" (left out: {left_out[side]})"
+            self._comparison.notes.append(f"| {' | '.join(cells)} |")
+            print(self._comparison.notes[-1], flush=True)
+        self._comparison.finish(self._arguments.out)
+
+
+def main() -> int:
+    arguments = parse()
+    if arguments.record is not None:
+        return work(arguments)
+    report, end = Report(arguments), time.time() + arguments.seconds
+    for index, case in enumerate(arguments.cases):
+        left = end - time.time()
+        until = time.time() + left / (len(arguments.cases) - index)
+        print(f"{case[0]}, batch {case[1]}: {left:.0f} s are left", flush=True)
+        records: list[Record] = []
+        try:
+            records += tried(case, arguments, until)
+        finally:
+            report.add(case, records)
+    return 0
+
+
+def case_of(text: str) -> Case:
+    network, _, batch = text.partition(":")
+    if network not in NETWORKS or not batch.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a network ({', '.join(NETWORKS)}), ':' and a batch, got {text!r}")
+    return network, int(batch)
+
+
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", nargs="*", default=["resnet50"], choices=NETWORKS)
-    parser.add_argument("--batches", nargs="*", type=int, default=[128, 32], help="of each process")
-    parser.add_argument("--sides", nargs="*", default=list(SIDES), choices=SIDES)
-    parser.add_argument("--alone", nargs="*", choices=SIDES, help="those measured on 1 too; all of --sides by default")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cases = [("resnet50", 128), ("resnet50", 32), ("unet", 16)]
+    parser.add_argument("--processes", type=int, default=2, help="one for each GPU")
+    parser.add_argument("--cases", nargs="*", type=case_of, default=cases, help="network:batch of each process")
+    parser.add_argument("--sides", nargs="*", default=list(SIDES[:4]), choices=SIDES)
     parser.add_argument("--steps", type=int, default=20, help="in a row, per measurement")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tune", type=float, default=0, help="seconds for tuning convolutions, per network and batch")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=390, help="for all cases; sides may be left out then")
+    parser.add_argument("--grace", type=float, default=PATIENCE, help="seconds after which a case is ended by force")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    arguments.place = torch.device(arguments.device)  # PyTorch's models and images, of this rank
-    arguments.alone = arguments.sides if arguments.alone is None else arguments.alone
-    return arguments
+    parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)  # of a rank, which the launcher starts
+    parser.add_argument("--until", type=float, default=float("inf"), help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from genesis.cli.info import num_cores, processor, versions
+from genesis.files import replaced
 
 RESULTS = Path(__file__).parent / "results"
 Side = Callable[[], object]
@@ -148,10 +149,10 @@ class Comparison:
             "versions": versions(),
             "rows": self.rows,
         }
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        path.with_suffix(".md").write_text(self.markdown(), encoding="utf-8")
+        for file, text in ((path, json.dumps(report, indent=1) + "\n"), (path.with_suffix(".md"), self.markdown())):
+            with replaced(file) as temporary:
+                temporary.write_text(text, encoding="utf-8")
         print(f"  written to {path} and {path.stem}.md")
         return path
 

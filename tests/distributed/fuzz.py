@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,17 @@ from tests.distributed.ranks import RanksError, ranks
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 OTHERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
-CALLS = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor")
+CALLS = (
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+)
+OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list")
+DIFFERENT = ("shape", "dtype", "reduction", "call", "refused", "unpicklable")  # what one rank does otherwise
 LAYOUTS = ("row-major", "transposed", "strided")
 
 
@@ -58,6 +69,9 @@ def run(rank: int, size: int, seed: int, count: int, device: str = "cpu", spoil:
     with override(cuda="simulated"):
         for number in range(count):
             line = f"fuzz.run(seed={seed}, count={count}, device={device!r}), call {number}"
+            kind = float(draw.common.random())
+            if kind < 0.1 and not spoil:
+                (objects if kind < 0.05 else disagreement)(draw, line)
             pending.append(one(draw, line, spoil and number == count - 1))
             while len(pending) > 3 or (pending and (number == count - 1 or draw.common.random() < 0.5)):
                 work, compare = pending.pop(int(draw.common.integers(len(pending))))
@@ -82,6 +96,10 @@ def one(draw: Draw, line: str, spoil: bool) -> tuple[ours.Work | None, Callable[
     if name == "all_reduce":
         work = call(x, op, async_op=asynchronous)
         expected = [reduced(before, op, draw.size)]
+    elif name == "reduce":
+        work = call(x, source, op, async_op=asynchronous)
+        every = reduced(before, op, draw.size)
+        expected = [every if draw.rank == source else before]
     elif name == "broadcast":
         work = call(x, source, async_op=asynchronous)
         moved = as_bytes(before.clone())
@@ -112,6 +130,42 @@ def one(draw: Draw, line: str, spoil: bool) -> tuple[ours.Work | None, Callable[
             assert bits(plain(found)) == bits(wanted), f"{line}: {plain(found)} and {wanted}"
 
     return work, compare
+
+
+def objects(draw: Draw, line: str) -> None:
+    """Objects of other sizes on each rank."""
+    name, source = draw.pick(OBJECTS), int(draw.common.integers(draw.size))
+    own = {"rank": draw.rank, "text": "ä" * int(draw.own.integers(0, 300)), "values": draw.own.random(3)}
+    here: list[Any] = [own, draw.rank] if name.startswith("broadcast") else [None] * draw.size
+    there: list[Any] = list(here)
+    for library, places in ((ours, here), (theirs, there)):
+        if name == "broadcast_object_list":
+            library.broadcast_object_list(places, source)
+        elif name == "all_gather_object":
+            library.all_gather_object(places, own)
+        else:
+            library.gather_object(own, places if draw.rank == source else None, source)
+    assert repr(here) == repr(there), f"{line}: {name}, {source}: {here} and {there}"
+
+
+def disagreement(draw: Draw, line: str) -> None:
+    """One rank does something else: an error on every rank, and the next call is as any."""
+    what, odd = draw.pick(DIFFERENT), draw.rank == int(draw.common.integers(draw.size))
+    x = genesis.ones(3 if odd and what == "shape" else 2, dtype=genesis.float64 if odd and what == "dtype" else None)
+    try:
+        if what == "unpicklable":
+            ours.all_gather_object([None] * draw.size, (lambda: None) if odd else None)
+        elif odd and what == "call":
+            ours.barrier()
+        elif odd and what == "refused":
+            ours.all_reduce(x.to(genesis.int32), ours.ReduceOp.AVG)
+        else:
+            ours.all_reduce(x, ours.ReduceOp.MAX if odd and what == "reduction" else ours.ReduceOp.SUM)
+        said = "nothing"
+    except (ours.DistributedError, genesis.errors.DTypeError) as error:
+        said = str(error)
+    wanted = "expected" if odd and what in ("refused", "unpicklable") else "the ranks make different calls"
+    assert wanted in said, f"{line}: {what}: {said}"
 
 
 def reduction(draw: Draw, dtype: str) -> str:

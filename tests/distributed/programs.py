@@ -415,6 +415,18 @@ def late(rank: int, size: int, late_rank: int) -> str:
     return ""
 
 
+def apart(rank: int, size: int) -> str:
+    """The last rank makes a step more than the others, which go on to their next call."""
+    model = DistributedDataParallel(dense())
+    try:
+        for _ in range(3 if rank == size - 1 else 2):
+            model(genesis.ones(2, 4)).sum().backward()
+        dist.all_reduce(genesis.ones(2))
+    except dist.DistributedError as error:
+        return str(error)
+    raise AssertionError("no error")
+
+
 def refused(rank: int, size: int, calls: list[dict[str, Any]]) -> str:
     """Calls that differ between ranks raise on all of them, and the group goes on."""
     call = dict(calls[rank])
@@ -427,9 +439,13 @@ def refused(rank: int, size: int, calls: list[dict[str, Any]]) -> str:
             dist.barrier()
         elif name == "all_gather":
             dist.all_gather([genesis.zeros_like(x) for _ in range(size)], x)
+        elif name == "all_gather_object":
+            dist.all_gather_object([None] * size, (lambda: None) if call else None)
+        elif name == "broadcast_object_list":
+            dist.broadcast_object_list([None] * call["count"])
         else:
             getattr(dist, name)(x, **call)
-    except dist.DistributedError as error:
+    except (dist.DistributedError, genesis.errors.DTypeError) as error:
         total = genesis.ones(2)
         dist.all_reduce(total)
         assert total.tolist() == [size, size]

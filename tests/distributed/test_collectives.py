@@ -66,6 +66,28 @@ DIFFERENT: dict[str, tuple[list[dict[str, Any]], str]] = {
         [{"name": "all_reduce", "shape": (0,)}, {"name": "all_reduce"}],
         "rank 0: all_reduce(sum, float32 [0]",
     ),
+    "destinations": ([{"name": "reduce", "dst": 0}, {"name": "reduce", "dst": 1}], "rank 1: reduce(to rank 1, "),
+    "objects and tensors": (
+        [{"name": "all_reduce"}, {"name": "broadcast_object_list", "count": 1}],
+        "rank 1: broadcast_object_list(from rank 0, 1 objects)",
+    ),
+    "lengths of lists": (
+        [{"name": "broadcast_object_list", "count": 1}, {"name": "broadcast_object_list", "count": 2}],
+        "rank 1: broadcast_object_list(from rank 0, 2 objects)",
+    ),
+}
+
+REFUSALS: dict[str, tuple[list[dict[str, Any]], str, str]] = {  # a call of rank 0, and one that rank 1 itself refuses
+    "a reduction": (
+        [{"name": "all_reduce", "op": "AVG"}, {"name": "all_reduce", "op": "AVG", "dtype": "int64"}],
+        "rank 0: all_reduce(avg, float32 [2]); rank 1: all_reduce(refused: all_reduce: argument 'op': expected SUM",
+        "expected SUM, PRODUCT, MIN or MAX of int64, got AVG",
+    ),
+    "what pickle does not take": (
+        [{"name": "all_gather_object"}, {"name": "all_gather_object", "fails": True}],
+        "rank 1: all_gather_object(refused: all_gather_object: argument 'obj': expected what pickle takes, got functio",
+        "argument 'obj': expected what pickle takes, got function",
+    ),
 }
 
 
@@ -75,6 +97,14 @@ def test_ranks_that_differ_raise_everywhere(two_ranks: Ranks, name: str) -> None
     for said in two_ranks.run("refused", calls=calls):
         assert "the ranks make different calls" in said
         assert expected in said
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_one_rank_refuses_is_an_error_on_all(two_ranks: Ranks, name: str) -> None:
+    calls, there, here = REFUSALS[name]
+    first, second = two_ranks.run("refused", calls=calls)
+    assert there in first
+    assert here in second
 
 
 # --- alone ------------------------------------------------------------------------------------------------------------
@@ -109,6 +139,8 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: dist.all_reduce(genesis.ones(1).expand(3)), ValueError, "expected elements of their own"),
     (lambda: dist.broadcast(genesis.ones(2), src=1), ValueError, "'src': expected a rank from 0 to 0, got 1"),
     (lambda: dist.all_gather([], genesis.ones(2)), ValueError, "'tensor_list': expected 1 tensors, one for each rank"),
+    (lambda: dist.all_gather(None, genesis.ones(2)), TypeError, "expected 1 tensors, one for each rank, got NoneType"),
+    (lambda: dist.broadcast_object_list((1,)), TypeError, "'object_list': expected a list, got tuple"),
     (lambda: dist.all_gather([genesis.ones(3)], genesis.ones(2)), ValueError, r"'tensor_list\[0\]': expected shape"),
     (
         lambda: dist.all_gather([genesis.ones(2, dtype=genesis.float64)], genesis.ones(2)),

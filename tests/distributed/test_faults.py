@@ -31,3 +31,11 @@ def test_a_rank_that_is_late_is_named() -> None:
         assert "nothing was heard of rank 2" in found[rank]
     assert any("timed out after 3 s" in said for said in found[:2])
     assert "all_reduce: failed on rank 2 of 3" in found[2]
+
+
+def test_ranks_that_make_different_numbers_of_steps() -> None:
+    with ranks(2, timeout=3.0) as started:
+        for said in started.run("apart"):
+            assert "the ranks waited in different calls: " in said
+            assert "rank 0: all_reduce(sum, float32 [2])" in said
+            assert "rank 1: DistributedDataParallel(bucket 0)" in said

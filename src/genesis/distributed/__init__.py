@@ -5,6 +5,7 @@ from genesis.distributed.collectives import all_gather_into_tensor as all_gather
 from genesis.distributed.collectives import all_reduce as all_reduce
 from genesis.distributed.collectives import barrier as barrier
 from genesis.distributed.collectives import broadcast as broadcast
+from genesis.distributed.collectives import reduce as reduce
 from genesis.distributed.collectives import reduce_scatter as reduce_scatter
 from genesis.distributed.collectives import reduce_scatter_tensor as reduce_scatter_tensor
 from genesis.distributed.group import destroy_process_group as destroy_process_group
@@ -18,7 +19,6 @@ from genesis.distributed.group import is_nccl_available as is_nccl_available
 from genesis.distributed.objects import all_gather_object as all_gather_object
 from genesis.distributed.objects import broadcast_object_list as broadcast_object_list
 from genesis.distributed.objects import gather_object as gather_object
-from genesis.distributed.objects import reduce as reduce
 from genesis.distributed.transport import ReduceOp as ReduceOp
 from genesis.distributed.transport import Work as Work
 from genesis.errors import DistributedError as DistributedError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from genesis import dtypes
 from genesis.autograd.modes import unrecordable
-from genesis.distributed.group import ProcessGroup, require
+from genesis.distributed.group import ProcessGroup, require, told
 from genesis.distributed.transport import Call, ReduceOp, Work
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, DTypeError, ShapeError, describe
@@ -46,6 +46,7 @@ class _Nothing:
         return True
 
 
+@told
 def all_reduce(
     tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Work | None:  # fmt: skip
@@ -71,13 +72,39 @@ def all_reduce(
         >>> distributed.destroy_process_group()
     """
     present, array = _begin("all_reduce", group, tensor)
-    _check_reduction("all_reduce", op, array.dtype)
-    call = present.call("all_reduce", f"{op.value}, {_text(array)}")
-    staged = _row_major(array)
-    transport = present.transport(array.device)
-    return _ended(present, call, array, lambda: transport.all_reduce(call, staged, op), [(array, staged)], async_op)
+    return _reduce(present, "all_reduce", "", array, op, async_op)
 
 
+@told
+def reduce(
+    tensor: Tensor, dst: int = 0, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False
+) -> Work | None:  # fmt: skip
+    """Reduce a tensor over the ranks, in place on rank dst; the others' stay as they are.
+
+    Args:
+        tensor: as in `genesis.distributed.all_reduce`.
+        dst: the rank that gets the result.
+        op, group, async_op: as in `genesis.distributed.all_reduce`.
+    Returns: None, or the Work.
+    Raises: ValueError: there is no such rank; else as all_reduce.
+
+    Example:
+        >>> from torch.distributed import HashStore
+        >>> from genesis import distributed
+        >>> distributed.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
+        >>> x = genesis.ones(2)
+        >>> distributed.reduce(x, dst=0)
+        >>> x.tolist()
+        [1.0, 1.0]
+        >>> distributed.destroy_process_group()
+    """
+    present, array = _begin("reduce", group, tensor)
+    require_rank("reduce", "dst", dst, present.size)
+    target = array if present.rank == dst else array.clone()
+    return _reduce(present, "reduce", f"to rank {dst}, ", target, op, async_op)
+
+
+@told
 def broadcast(
     tensor: Tensor, src: int = 0, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Work | None:  # fmt: skip
@@ -101,14 +128,14 @@ def broadcast(
         >>> distributed.destroy_process_group()
     """
     present, array = _begin("broadcast", group, tensor)
-    if not (isinstance(src, int) and 0 <= src < present.size):
-        raise ValueError(describe("broadcast", "src", f"a rank from 0 to {present.size - 1}", src))
+    require_rank("broadcast", "src", src, present.size)
     call = present.call("broadcast", f"from rank {src}, {_text(array)}")
     staged = _row_major(array)
     transport = present.transport(array.device)
     return _ended(present, call, array, lambda: transport.broadcast(call, staged, src), [(array, staged)], async_op)
 
 
+@told
 def all_gather(
     tensor_list: Sequence[Tensor], tensor: Tensor, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Work | None:  # fmt: skip
@@ -138,6 +165,7 @@ def all_gather(
     return _gather(present, "all_gather", outputs, array, async_op)
 
 
+@told
 def all_gather_into_tensor(
     output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Work | None:  # fmt: skip
@@ -167,6 +195,7 @@ def all_gather_into_tensor(
     return _gather(present, op, outputs, array, async_op)
 
 
+@told
 def reduce_scatter(
     output: Tensor, input_list: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
     async_op: bool = False,
@@ -196,6 +225,7 @@ def reduce_scatter(
     return _scatter(present, "reduce_scatter", array, inputs, op, async_op)
 
 
+@told
 def reduce_scatter_tensor(
     output: Tensor, input: Tensor, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
     async_op: bool = False,
@@ -266,6 +296,12 @@ def _array(op: str, argument: str, value: object) -> NDArray:
     return value.array
 
 
+def require_rank(op: str, argument: str, rank: object, size: int) -> None:
+    """Raises: ValueError: there is no such rank."""
+    if not (isinstance(rank, int) and 0 <= rank < size):
+        raise ValueError(describe(op, argument, f"a rank from 0 to {size - 1}", rank))
+
+
 def _check_output(op: str, argument: str, array: NDArray) -> None:
     if array.is_expanded:
         raise ShapeError(describe(op, argument, "elements of their own", "an expanded tensor, whose share memory"))
@@ -282,6 +318,8 @@ def _check_reduction(op: str, reduction: object, dtype: DType) -> None:
 
 def _parts(op: str, argument: str, tensors: Sequence[Tensor], like: NDArray, size: int) -> list[NDArray]:
     """The arrays of a list with a tensor for each rank."""
+    if not isinstance(tensors, Sequence | Tensor):
+        raise DTypeError(describe(op, argument, f"{size} tensors, one for each rank", type(tensors).__name__))
     arrays = [_array(op, f"{argument}[{index}]", tensor) for index, tensor in enumerate(tensors)]
     if len(arrays) != size:
         raise ShapeError(describe(op, argument, f"{size} tensors, one for each rank", len(arrays)))
@@ -309,6 +347,16 @@ def _check_like(op: str, argument: str, array: NDArray, like: NDArray, shape: Sh
 
 
 # --- the way to a transport -------------------------------------------------------------------------------------------
+
+
+def _reduce(
+    present: ProcessGroup, name: str, where: str, array: NDArray, op: ReduceOp, async_op: bool
+) -> Work | None:  # fmt: skip
+    _check_reduction(name, op, array.dtype)
+    call = present.call(name, f"{where}{op.value}, {_text(array)}")
+    staged = _row_major(array)
+    transport = present.transport(array.device)
+    return _ended(present, call, array, lambda: transport.all_reduce(call, staged, op), [(array, staged)], async_op)
 
 
 def _gather(

@@ -8,9 +8,11 @@ are not taken for the cause.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -53,6 +55,12 @@ class Peer(NamedTuple):
             return False
 
 
+def described(calls: Mapping[int, str]) -> str:
+    """The calls of some ranks; ranks with the same one together."""
+    ranks = itertools.groupby(sorted(calls, key=lambda rank: (calls[rank], rank)), key=calls.__getitem__)
+    return "; ".join(f"rank {', '.join(map(str, same))}: {each}" for each, same in ranks)
+
+
 class Peers:
     """The processes of all ranks, and their notes."""
 
@@ -64,14 +72,23 @@ class Peers:
             pid, _, host = store.get(f"peer/{other}").decode().partition(" ")
             self.all.append(Peer(host, int(pid)))
 
-    def failure(self, call: Call, error: BaseException, timeout: float) -> DistributedError:
-        """The error of a call that has failed, with the rank that is to blame, if one can be found."""
+    def failure(self, call: Call, error: BaseException, timeout: float, count: int = 0) -> DistributedError:
+        """The error of a call that has failed, with the rank that is to blame, if one can be found.
+
+        Args:
+            count: the number of the call, if all ranks number theirs alike: shows ranks that were in different ones.
+        """
+        if count:
+            self._note(f"at/{self.rank}", f"{count} {call.name}({call.details})")
         self._note(f"failed/{self.rank}")
         gone, silent = self._look(patience=_PATIENCE)
         said = f"{call.name}: failed on rank {self.rank} of {self.size} ({call})"
         if gone:
             names = [f"rank {rank} (process {self.all[rank].pid} on {self.all[rank].host})" for rank in gone]
             return DistributedError(f"{said}: {' and '.join(names)} no longer {'runs' if len(gone) == 1 else 'run'}")
+        apart = self._apart(call, count) if count else ""
+        if apart:
+            return DistributedError(f"{said}: the ranks waited in different calls: {apart}")
         if any(words in str(error).lower() for words in _TIMED_OUT):
             late = f"; nothing was heard of rank {', '.join(map(str, silent))}" if silent else ""
             return DistributedError(f"{said}: timed out after {timeout:g} s{late}")
@@ -104,9 +121,24 @@ class Peers:
                 return gone, silent
             time.sleep(0.05)
 
-    def _note(self, key: str) -> None:
+    def _apart(self, call: Call, count: int) -> str:
+        """The calls in which the ranks failed, if they differ: as those of loops of different lengths."""
+        texts = {self.rank: f"{call.name}({call.details})"}
+        for rank in range(self.size):
+            number, _, text = self._read(f"at/{rank}").partition(" ")
+            if number == str(count):
+                texts[rank] = text
+        return described(texts) if len(set(texts.values())) > 1 else ""
+
+    def _note(self, key: str, value: str = "1") -> None:
         with contextlib.suppress(RuntimeError):  # the store has gone with its rank
-            self._store.set(key, "1")
+            self._store.set(key, value)
+
+    def _read(self, key: str) -> str:
+        try:
+            return self._store.get(key).decode() if self._store.check([key]) else ""
+        except RuntimeError:
+            return ""
 
     def _has_note(self, key: str) -> bool:
         try:

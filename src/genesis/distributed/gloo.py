@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import itertools
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from genesis.distributed.faults import Peers
+from genesis.distributed.faults import Peers, described
 from genesis.distributed.transport import Call, ReduceOp
 from genesis.errors import DistributedError
 from genesis.ndarray import CPU, NDArray
@@ -87,6 +86,7 @@ class Gloo:
             store, peers.rank, peers.size, span
         )
         self._failed: DistributedError | None = None
+        self._count = 0  # of calls, which all ranks count alike
         self._waiting: queue.SimpleQueue[tuple[Call, Callable[[], None], HostWork] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="genesis.distributed", daemon=True)
         self._thread.start()
@@ -153,13 +153,14 @@ class Gloo:
         """Make a call. Returns: why it could not be made."""
         if self._failed is not None:
             return DistributedError(f"{call.name}: not possible any more, as an earlier call failed: {self._failed}")
+        self._count += 1
         try:
             different = self._compare(call) if call.checked else None
             if different is not None:
                 return different
             run()
         except Exception as error:
-            self._failed = self.peers.failure(call, error, self.timeout)
+            self._failed = self.peers.failure(call, error, self.timeout, self._count)
             self._abort()  # so that nobody waits for this rank
             return self._failed
         return None
@@ -186,8 +187,7 @@ class Gloo:
         if all(torch.equal(each, mine) for each in all_texts):
             return None
         texts = [bytes(each.tolist())[_DIGEST:].rstrip(b"\0").decode(errors="replace") for each in all_texts]
-        ranks = itertools.groupby(sorted(range(len(texts)), key=lambda rank: texts[rank]), key=texts.__getitem__)
-        said = "; ".join(f"rank {', '.join(map(str, same))}: {each}" for each, same in ranks)
+        said = described(dict(enumerate(texts)))
         return DistributedError(f"{call.name}: the ranks make different calls: {said}")
 
     def _reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:

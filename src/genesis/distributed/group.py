@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import json
 import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from genesis.distributed.nccl import Nccl
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Plain = TypeVar("Plain", int, str, str | None)  # what comes out of JSON as it went in
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 BACKENDS = ("gloo", "nccl")
@@ -70,6 +73,11 @@ class ProcessGroup:
         """Wait until all ranks are here. Raises: DistributedError: they are about to do different things."""
         self._gloo.agree(call).wait()
 
+    def refuse(self, name: str, error: Exception) -> None:
+        """Tell the others, in their next call, that this rank could not make its own; waits for nobody."""
+        if self.check and self.size > 1:
+            self._gloo.agree(self.call(name, f"refused: {error}"))
+
     def start_barrier(self) -> Work:
         """A call that ends when all ranks have made it."""
         return self._gloo.agree(Call("barrier", "", next(self._numbers)))
@@ -88,12 +96,28 @@ class ProcessGroup:
     def share(self, value: Plain, source: int = 0) -> Plain:
         """The value of the source rank: on all ranks."""
         text = json.dumps(value).encode() if self.rank == source else b""
-        size = NDArray.full((1,), len(text), dtypes.int64, CPU)
-        self._gloo.broadcast(self.call("share", "size", checked=False), size, source).wait()
-        data = NDArray.from_numpy(np.frombuffer(text.ljust(int(size.item())), np.uint8).copy(), dtypes.uint8)
-        self._gloo.broadcast(self.call("share", "data", checked=False), data, source).wait()
-        shared: Plain = json.loads(data.numpy().tobytes())
+        shared: Plain = json.loads(self.share_bytes(self.call("share", "a value", checked=False), text, source))
         return shared
+
+    def share_bytes(self, call: Call, data: bytes, source: int) -> bytes:
+        """The bytes of the source rank, on all ranks: two broadcasts, of their number and of themselves."""
+        size = NDArray.full((1,), len(data), dtypes.int64, CPU)
+        self._gloo.broadcast(call, size, source).wait()
+        array = NDArray.from_numpy(np.frombuffer(data.ljust(int(size.item())), np.uint8).copy(), dtypes.uint8)
+        self._gloo.broadcast(call._replace(checked=False), array, source).wait()
+        return array.numpy().tobytes()
+
+    def gather_bytes(self, call: Call, data: bytes) -> list[bytes]:
+        """The bytes of each rank, on all ranks."""
+        own = NDArray.full((1,), len(data), dtypes.int64, CPU)
+        sizes = [own.clone() for _ in range(self.size)]
+        self._gloo.all_gather(call, sizes, own).wait()
+        counts = [int(size.item()) for size in sizes]
+        padded = np.frombuffer(data.ljust(max(counts)), np.uint8).copy()
+        array = NDArray.from_numpy(padded, dtypes.uint8)
+        arrays = [NDArray.empty(array.shape, dtypes.uint8, CPU) for _ in counts]
+        self._gloo.all_gather(call._replace(checked=False), arrays, array).wait()
+        return [each.numpy().tobytes()[:count] for each, count in zip(arrays, counts, strict=True)]
 
     def settle(self) -> None:
         """Wait until this rank's device has made all calls. Raises: DistributedError: one has failed."""
@@ -258,6 +282,21 @@ def require(op: str, group: ProcessGroup | None = None) -> ProcessGroup:
     if _present is None or group not in (None, _present):
         raise DistributedError(f"{op}: there is no process group; call init_process_group() first")
     return _present
+
+
+def told(function: Callable[P, T]) -> Callable[P, T]:
+    """A collective whose refusal of its arguments on one rank is an error on all: nobody waits for that rank."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            if _present is not None:
+                _present.refuse(function.__name__, error)
+            raise
+
+    return call
 
 
 def get_rank(group: ProcessGroup | None = None) -> int:

@@ -1,21 +1,19 @@
-"""Collectives of Python objects, which travel pickled, and reduce, under torch.distributed's names."""
+"""Collectives of Python objects, which travel pickled, under torch.distributed's names."""
 
 from __future__ import annotations
 
-import base64
 import pickle
 from typing import Any
 
 from genesis.autograd.modes import unrecordable
-from genesis.distributed.collectives import all_reduce
-from genesis.distributed.group import ProcessGroup, require
-from genesis.distributed.transport import ReduceOp
-from genesis.errors import ShapeError, describe
-from genesis.tensor import Tensor
+from genesis.distributed.collectives import require_rank
+from genesis.distributed.group import ProcessGroup, require, told
+from genesis.errors import DTypeError, ShapeError, describe
 
 _COMMUNICATES = "communicates with other processes"
 
 
+@told
 def all_gather_object(object_list: list[Any], obj: object, group: ProcessGroup | None = None) -> None:
     """Gather an object of each rank, on all of them. What arrives is unpickled: ranks trust each other.
 
@@ -23,7 +21,8 @@ def all_gather_object(object_list: list[Any], obj: object, group: ProcessGroup |
         object_list: as long as there are ranks; takes the objects.
         obj: what pickle takes.
         group: all ranks.
-    Raises: ShapeError: object_list has another length; DistributedError: as all_reduce.
+    Raises: ShapeError: object_list has another length; DTypeError: pickle does not take obj; DistributedError: as
+        all_reduce.
 
     Example:
         >>> from torch.distributed import HashStore
@@ -37,9 +36,10 @@ def all_gather_object(object_list: list[Any], obj: object, group: ProcessGroup |
     """
     present = _begin("all_gather_object", group)
     _require_places("all_gather_object", "object_list", object_list, present.size)
-    object_list[:] = _gathered(present, obj)
+    object_list[:] = _gathered(present, "all_gather_object", "", obj)
 
 
+@told
 def gather_object(
     obj: object, object_gather_list: list[Any] | None = None, dst: int = 0, group: ProcessGroup | None = None
 ) -> None:  # fmt: skip
@@ -63,14 +63,15 @@ def gather_object(
         >>> distributed.destroy_process_group()
     """
     present = _begin("gather_object", group)
-    _require_rank("gather_object", "dst", dst, present.size)
+    require_rank("gather_object", "dst", dst, present.size)
     if present.rank == dst:
         _require_places("gather_object", "object_gather_list", object_gather_list, present.size)
-    found = _gathered(present, obj)
+    found = _gathered(present, "gather_object", f"to rank {dst}", obj)
     if present.rank == dst and object_gather_list is not None:
         object_gather_list[:] = found
 
 
+@told
 def broadcast_object_list(
     object_list: list[Any], src: int = 0, group: ProcessGroup | None = None, device: object = None
 ) -> None:  # fmt: skip
@@ -81,7 +82,8 @@ def broadcast_object_list(
         src: the rank whose objects are taken.
         group: all ranks.
         device: accepted for PyTorch's sake; objects travel by the host.
-    Raises: ValueError: there is no such rank; ShapeError: the lists differ in length.
+    Raises: ValueError: there is no such rank; DTypeError: pickle does not take the objects; DistributedError: the lists
+        differ in length, else as all_reduce.
 
     Example:
         >>> from torch.distributed import HashStore
@@ -90,37 +92,16 @@ def broadcast_object_list(
         >>> distributed.broadcast_object_list(["a", 2], src=0)
         >>> distributed.destroy_process_group()
     """
-    present = _begin("broadcast_object_list", group)
-    _require_rank("broadcast_object_list", "src", src, present.size)
-    found = _shared(present, object_list, src)
-    assert isinstance(found, list)
-    _require_places("broadcast_object_list", "object_list", object_list, len(found))
+    op = "broadcast_object_list"
+    present = _begin(op, group)
+    require_rank(op, "src", src, present.size)
+    if not isinstance(object_list, list):
+        raise DTypeError(describe(op, "object_list", "a list", type(object_list).__name__))
+    packed = _packed(op, "object_list", object_list) if present.rank == src else b""
+    call = present.call(op, f"from rank {src}, {len(object_list)} objects")
+    found = present.share_bytes(call, packed, src)
     if present.rank != src:
-        object_list[:] = found
-
-
-def reduce(tensor: Tensor, dst: int = 0, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None) -> None:
-    """Reduce a tensor over the ranks, in place on rank dst; the others' stay as they are.
-
-    Args:
-        tensor: as in `genesis.distributed.all_reduce`.
-        dst: the rank that gets the result.
-        op, group: as in `genesis.distributed.all_reduce`.
-    Raises: ValueError: there is no such rank; else as all_reduce.
-
-    Example:
-        >>> from torch.distributed import HashStore
-        >>> from genesis import distributed
-        >>> distributed.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
-        >>> x = genesis.ones(2)
-        >>> distributed.reduce(x, dst=0)
-        >>> x.tolist()
-        [1.0, 1.0]
-        >>> distributed.destroy_process_group()
-    """
-    present = _begin("reduce", group)
-    _require_rank("reduce", "dst", dst, present.size)
-    all_reduce(tensor if present.rank == dst else tensor.detach().clone(), op, group)
+        object_list[:] = pickle.loads(found)
 
 
 def _begin(op: str, group: ProcessGroup | None) -> ProcessGroup:
@@ -128,20 +109,17 @@ def _begin(op: str, group: ProcessGroup | None) -> ProcessGroup:
     return require(op, group)
 
 
-def _gathered(present: ProcessGroup, obj: object) -> list[object]:
-    return [_shared(present, obj, source) for source in range(present.size)]
+def _packed(op: str, argument: str, value: object) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception as error:  # whatever the object's own methods raise
+        got = f"{type(value).__name__} ({type(error).__name__}: {error})"
+        raise DTypeError(describe(op, argument, "what pickle takes", got)) from error
 
 
-def _shared(present: ProcessGroup, obj: object, source: int) -> object:
-    """The object of the source rank, on all ranks."""
-    packed = base64.b64encode(pickle.dumps(obj)).decode("ascii") if present.rank == source else ""
-    unpacked: object = pickle.loads(base64.b64decode(present.share(packed, source)))
-    return unpacked
-
-
-def _require_rank(op: str, name: str, rank: object, size: int) -> None:
-    if not (isinstance(rank, int) and 0 <= rank < size):
-        raise ValueError(describe(op, name, f"a rank from 0 to {size - 1}", rank))
+def _gathered(present: ProcessGroup, op: str, details: str, value: object) -> list[object]:
+    packed = _packed(op, "obj", value)
+    return [pickle.loads(each) for each in present.gather_bytes(present.call(op, details), packed)]
 
 
 def _require_places(op: str, name: str, places: object, size: int) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from genesis import activations
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import batchnorm, columns, fused_activation, packing, sums, winograd
+from genesis.backends.cpu import batchnorm, columns, fused_activation, packing, sums, weight_gradient, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 from genesis.backends.cpu.x86 import changing, micro
 from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable
@@ -25,10 +25,12 @@ mkldnn = torch.ops.mkldnn
 
 def conv_forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
     input = _channels_last(input)
-    if changing.pays(input, weight.shape, geometry):
-        y = changing.forward(input, weight, bias, geometry)
-        if y is not None:
-            return y
+    y = changing.forward(input, weight, bias, geometry, _conv_plain)
+    return _conv_plain(input, weight, bias, geometry) if y is None else y
+
+
+def _conv_plain(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
+    """By oneDNN."""
     if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], geometry[0]):
         return sums.forward(input, weight, bias, geometry)
     return torch.conv2d(input, weight, bias, *geometry)
@@ -86,12 +88,17 @@ def open_sizes(
 
 
 def conv_weight_grad(grad: Tensor, input: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
+    if weight_gradient.by_columns(grad, input.shape, weight_shape, geometry, _weight_grad_plain):
+        return columns.weight_grad(_channels_last(grad), _channels_last(input), weight_shape, *geometry[:3])
+    return _weight_grad_plain(grad, input, weight_shape, geometry)
+
+
+def _weight_grad_plain(grad: Tensor, input: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
+    """By oneDNN."""
     stride, padding, dilation, groups = geometry
-    if columns.pays(grad, weight_shape, groups):
-        return columns.weight_grad(_channels_last(grad), _channels_last(input), weight_shape, stride, padding, dilation)
     wide = _accumulator(grad.dtype, dilation)
     if wide is not grad.dtype:
-        return conv_weight_grad(grad.to(wide), input.to(wide), weight_shape, geometry).to(grad.dtype)
+        return _weight_grad_plain(grad.to(wide), input.to(wide), weight_shape, geometry).to(grad.dtype)
     input = _channels_last(input)
     if _skips_pixels(weight_shape, stride, padding):
         input, stride = _channels_last(input[:, :, :: stride[0], :: stride[1]]), (1, 1)
@@ -216,13 +223,13 @@ def conv_gradients(
         return None, None, None
     grad_input = grad_weight = grad_bias = None
     if needs_weight and (
-        columns.pays(grad_conv, weight.shape, geometry.groups) or _skips_pixels(weight.shape, *geometry[:2])
+        weight_gradient.by_columns(grad_conv, input.shape, weight.shape, geometry, _weight_grad_plain)
+        or _skips_pixels(weight.shape, *geometry[:2])
     ):
         grad_weight = conv_weight_grad(grad_conv, input, weight.shape, geometry)
         needs_weight = False
-    if needs_input and changing.pays(input, weight.shape, geometry):
-        assert grad_conv is not None
-        grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry)
+    if needs_input and weight.dtype is torch.float32 and grad_conv.numel():
+        grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry, conv_input_grad)
         needs_input = grad_input is None
     if needs_input and _has_long_input_grad(weight, geometry.stride, geometry.groups):
         grad_input = sums.input_grad(grad_conv, weight, input.shape, geometry)

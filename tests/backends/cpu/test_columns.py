@@ -52,18 +52,20 @@ def test_where_it_pays() -> None:
 
 def test_of_one_group_in_float32() -> None:
     geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
-    assert chooses(torch.float32, geometry)
-    assert not chooses(torch.float64, geometry)
-    assert not chooses(torch.bfloat16, geometry)
-    assert not chooses(torch.float32, geometry._replace(groups=2))
+    assert is_chosen(torch.float32, geometry)
+    assert not is_chosen(torch.float64, geometry)
+    assert not is_chosen(torch.bfloat16, geometry)
+    assert not is_chosen(torch.float32, geometry._replace(groups=2))
 
 
-def chooses(dtype: torch.dtype, geometry: ConvGeometry) -> bool:
+def is_chosen(dtype: torch.dtype, geometry: ConvGeometry) -> bool:
     def plain(*args: object) -> torch.Tensor:
         raise AssertionError("nothing is measured unasked")
 
-    grad = torch.empty(2, 64, 4, 8, dtype=dtype)
-    return weight_gradient.by_columns(grad, (2, 16, 4, 8), (64, 16, 3, 3), geometry, plain)
+    grad, x = torch.zeros(2, 64, 4, 8, dtype=dtype), torch.zeros(2, 16, 4, 8, dtype=dtype)
+    last = torch.channels_last
+    operands = grad.contiguous(memory_format=last), x.contiguous(memory_format=last), (64, 16, 3, 3), geometry
+    return weight_gradient.compute(*operands, plain) is not None
 
 
 @pytest.mark.parametrize("needs_input", [True, False])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from genesis import activations
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import batchnorm, columns, fused_activation, packing, sums, weight_gradient, winograd
+from genesis.backends.cpu import batchnorm, fused_activation, packing, sums, weight_gradient, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 from genesis.backends.cpu.x86 import changing, micro
 from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable
@@ -88,9 +88,9 @@ def open_sizes(
 
 
 def conv_weight_grad(grad: Tensor, input: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
-    if weight_gradient.by_columns(grad, input.shape, weight_shape, geometry, _weight_grad_plain):
-        return columns.weight_grad(_channels_last(grad), _channels_last(input), weight_shape, *geometry[:3])
-    return _weight_grad_plain(grad, input, weight_shape, geometry)
+    grad, input = _channels_last(grad), _channels_last(input)
+    found = weight_gradient.compute(grad, input, weight_shape, geometry, _weight_grad_plain)
+    return _weight_grad_plain(grad, input, weight_shape, geometry) if found is None else found
 
 
 def _weight_grad_plain(grad: Tensor, input: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
@@ -222,12 +222,13 @@ def conv_gradients(
     if grad_conv is None or not any(needs):
         return None, None, None
     grad_input = grad_weight = grad_bias = None
-    if needs_weight and (
-        weight_gradient.by_columns(grad_conv, input.shape, weight.shape, geometry, _weight_grad_plain)
-        or _skips_pixels(weight.shape, *geometry[:2])
-    ):
-        grad_weight = conv_weight_grad(grad_conv, input, weight.shape, geometry)
-        needs_weight = False
+    if needs_weight:
+        operands = _channels_last(grad_conv), _channels_last(input), weight.shape, geometry
+        if _skips_pixels(weight.shape, *geometry[:2]):
+            grad_weight = conv_weight_grad(*operands)
+        else:
+            grad_weight = weight_gradient.compute(*operands, _weight_grad_plain)
+        needs_weight = grad_weight is None
     if needs_input and weight.dtype is torch.float32 and grad_conv.numel():
         grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry, conv_input_grad)
         needs_input = grad_input is None

@@ -5,6 +5,7 @@
 | `direct/pixels`, `direct/weights` | our direct kernels; threads share the pixels, or the weights |
 | `winograd/2x2` | our F(2×2, 3×3) |
 | `depthwise/rows` | ours for one filter per channel |
+| `direct/taps` | our kernel for the weight gradient |
 | `columns/gemm` | one matrix product |
 | `onednn/blocked`, `onednn/plain` | oneDNN, with a weight in its own layout, or with the weight as it is |
 """
@@ -24,13 +25,13 @@ import torch
 from torch import Tensor
 
 from genesis import dtypes
-from genesis.backends.cpu.x86 import winograd
+from genesis.backends.cpu.x86 import weight_grad, winograd
 from genesis.backends.cpu.x86.problem import Problem
 from genesis.backends.engine import accuracy
 
 PACKED, FORWARD, INPUT_GRAD, WEIGHT_GRAD = "packed", "forward", "input_grad", "weight_grad"
 PIXELS, WEIGHTS, TILES, DEPTHWISE = "direct/pixels", "direct/weights", "winograd/2x2", "depthwise/rows"
-COLUMNS, BLOCKED, PLAIN = "columns/gemm", "onednn/blocked", "onednn/plain"
+TAPS, COLUMNS, BLOCKED, PLAIN = "direct/taps", "columns/gemm", "onednn/blocked", "onednn/plain"
 
 _LARGEST_ERROR = 3e-7  # of float32, see docs/convolution.md
 _COLD_BYTES = 48 << 20  # more than the caches that a network's weights stay in
@@ -83,7 +84,8 @@ class ConvChoice:
     def candidates(self) -> tuple[str, ...]:
         p, wide = self.problem, self.vectors == "avx512"
         if self.direction == WEIGHT_GRAD:
-            return tuple(dict.fromkeys([self.guess, PLAIN, COLUMNS]))
+            ours = [TAPS] if self.vectors is not None and weight_grad.is_supported(p, wide) else []
+            return tuple(dict.fromkeys([self.guess, *ours, PLAIN, COLUMNS]))
         if p.geometry.groups != 1:
             own = [DEPTHWISE]
         else:

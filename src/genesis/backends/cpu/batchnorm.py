@@ -23,7 +23,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from genesis.backends.cpu import fused_activation
 from genesis.backends.cpu.x86 import channels as channel_kernels
+from genesis.backends.cpu.x86 import micro
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 
@@ -35,13 +37,19 @@ _SUMMANDS = channel_kernels.SUMMANDS
 
 def normalize(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
-    training: bool, momentum: float, eps: float,
+    training: bool, momentum: float, eps: float, residual: Tensor | None = None, activation: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, mean and inverse deviation; in training the running statistics change in place."""
+    """y, to which the residual is added and the activation (a known one) applied, mean and inverse deviation.
+
+    In training the running statistics change in place.
+    """
     is_ours = training and _is_ours(x, weight, bias, running_mean, running_var)
     if is_ours and _fills_rows(x):
         with _silently():
-            return _in_rows(x, weight, bias, running_mean, running_var, momentum, eps)
+            y, mean, inverse_std, is_done = _in_rows(
+                x, weight, bias, running_mean, running_var, momentum, eps, residual, activation
+            )
+        return y if is_done else _finished(y, residual, activation), mean, inverse_std
     planes = x.contiguous() if is_ours else x
     y, mean, inverse_std = torch.native_batch_norm(
         planes, weight, bias, running_mean, running_var, training, momentum, eps
@@ -50,7 +58,14 @@ def normalize(
         assert running_mean is not None
         assert running_var is not None
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
-    return y.contiguous(memory_format=torch.channels_last) if is_ours else y, mean, inverse_std
+    y = y.contiguous(memory_format=torch.channels_last) if is_ours else y
+    return _finished(y, residual, activation), mean, inverse_std
+
+
+def _finished(y: Tensor, residual: Tensor | None, activation: str | None) -> Tensor:
+    if residual is not None:
+        y.add_(residual)
+    return y if activation is None else fused_activation.apply(y, activation)[0]
 
 
 def backward(
@@ -93,8 +108,9 @@ def _fills_rows(x: Tensor) -> bool:
 
 def _in_rows(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
-    momentum: float, eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    momentum: float, eps: float, residual: Tensor | None, activation: str | None,
+) -> tuple[Tensor, Tensor, Tensor, bool]:  # fmt: skip
+    """y, mean, inverse deviation, and whether the residual and the activation are part of y."""
     count = x.numel() // x.shape[1]
     mean, var = _statistics(x)
     for running, new in ((running_mean, mean), (running_var, var * (count / max(count - 1, 1)))):
@@ -104,8 +120,11 @@ def _in_rows(
     inverse_std = 1 / np.sqrt(var + eps)
     scale = _rounded(inverse_std if weight is None else inverse_std * weight.numpy())
     shift = -mean * scale if bias is None else bias.numpy() - mean * scale
-    y = torch.addcmul(_for_planes(shift), x, _for_planes(scale))
-    return y, _single(mean), _single(inverse_std)
+    statistics = _single(mean), _single(inverse_std)
+    is_like = residual is None or (residual.dtype is x.dtype and residual.stride() == x.stride())
+    if is_like and activation in micro.ACTIVATIONS and channel_kernels.is_supported(x):
+        return channel_kernels.normalized(x, scale, shift, residual, activation), *statistics, True
+    return torch.addcmul(_for_planes(shift), x, _for_planes(scale)), *statistics, False
 
 
 def _statistics(x: Tensor) -> tuple[Floats, Floats]:

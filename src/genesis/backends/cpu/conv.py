@@ -136,12 +136,12 @@ def conv_bn_relu(
     input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
     options: NormOptions, geometry: ConvGeometry, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry)
-    if residual is not None:
-        y.add_(residual)
-    if activation is None:
-        return y, mean, inverse_std, conv_output, None
-    y, passed = fused_activation.apply(y, activation)  # where it is y: the layer that takes y in keeps that too
+    if activation is None or activations.is_known_by_result(activation):
+        known = (residual, activation)
+        mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry, *known)
+        return y, mean, inverse_std, conv_output, None if activation is None else y
+    mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry, residual, None)
+    y, passed = fused_activation.apply(y, activation)
     return y, mean, inverse_std, conv_output, passed
 
 
@@ -158,18 +158,18 @@ def conv_bn_begin(
     input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
     geometry: ConvGeometry,
 ) -> BegunConvNorm[Tensor]:  # fmt: skip
-    return BegunConvNorm(*_normalized(input, weight, bias, norm, options, geometry))
+    return BegunConvNorm(*_normalized(input, weight, bias, norm, options, geometry, None, None))
 
 
 def _normalized(
     input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
-    geometry: ConvGeometry,
+    geometry: ConvGeometry, residual: Tensor | None, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Mean, inverse deviation, the convolution's output, and the norm's."""
+    """Mean, inverse deviation, the convolution's output, and the norm's, with residual and activation."""
     if options.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
     conv_output = conv_forward(input, weight, bias, geometry)
-    y, mean, inverse_std = batchnorm.normalize(conv_output, *norm[:4], *options)
+    y, mean, inverse_std = batchnorm.normalize(conv_output, *norm[:4], *options, residual, activation)
     return mean, inverse_std, conv_output, y
 
 

@@ -19,7 +19,9 @@ from genesis.backends.engine import host
 from genesis.precision import get_float32_precision
 from genesis.records import ConvGeometry
 
-_LEAST_PIXELS = 400  # of the result: with fewer, packing is expected to take too long
+_LEAST_PIXELS = 400  # of the result: with fewer, packing is expected to take too long,
+_LEAST_PIXELS_OF_ONE_COPY = 150  # unless the kernel is 1×1, and its weight packed by one copy
+_MOST_WEIGHTS_OF_ONE_COPY = 1 << 19  # or one that is already transposed, as for an input's gradient
 
 Key = tuple[Shape, Shape, Shape, ConvGeometry, bool]  # x, its strides, weight, geometry, is there a bias
 Plain = Callable[..., Tensor]  # the same by oneDNN: of x, weight, bias and geometry, or grad, weight and geometry
@@ -74,16 +76,24 @@ def _plan(
     problem, wide = Problem(*key, False, None), vectors == "avx512"
     if not math.prod(problem.input_shape) or not math.prod(problem.output_shape):
         return None
-    # Of an input's gradient, the weight's channels are those of grad.
-    shape = (
-        problem.weight_shape
-        if direction == FORWARD or problem.geometry.groups != 1
-        else (problem.weight_shape[1], problem.weight_shape[0])
-    )
-    best = guess(problem, wide, num_threads) if pays(problem.input_shape, shape, problem.geometry) else choices.PLAIN
+    best = guess(problem, wide, num_threads) if _pays(direction, problem, wide) else choices.PLAIN
     choice = ConvChoice(direction, problem, best, vectors, num_threads, precision)
     name = host.chosen(choice, lambda: _bench(direction, problem, wide, num_threads, plain))
     return None if name == choices.PLAIN else Repacked(problem, wide, num_threads, name)
+
+
+def _pays(direction: str, problem: Problem, wide: bool) -> bool:
+    shape = problem.weight_shape
+    if direction == INPUT_GRAD and problem.geometry.groups == 1:
+        shape = shape[1], shape[0]
+    if pays(problem.input_shape, shape, problem.geometry):
+        return True
+    out_channels, in_channels, *kernel = problem.weight_shape
+    pixels = problem.output_shape[0] * math.prod(problem.output_shape[2:])
+    if max(kernel) > 1 or pixels < _LEAST_PIXELS_OF_ONE_COPY or in_channels == 1 or out_channels % (16 if wide else 8):
+        return False
+    is_one_copy = len({*widths_of(out_channels, wide)}) == len({*direct.parts_of(problem.weight_shape)}) == 1
+    return is_one_copy and (direction == INPUT_GRAD or in_channels * out_channels <= _MOST_WEIGHTS_OF_ONE_COPY)
 
 
 def _bench(direction: str, problem: Problem, wide: bool, num_threads: int, plain: Plain) -> ConvBench:

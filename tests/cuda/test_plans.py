@@ -145,6 +145,15 @@ def test_the_command(simulated: Path, capsys: pytest.CaptureFixture[str], monkey
     assert "expected a model's name, --import or --export" in capsys.readouterr().err
 
 
+def test_the_command_on_a_processor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(genesis.models, "create", lambda name: nn.Conv2d(3, 2, 3))
+    with override(cache_dir=tmp_path, cuda="off"):
+        assert cli.main(["tune", "small", "--size", "6", "--train", "--device", "cpu"]) == 0
+    assert '"op": "conv weight_grad"' in capsys.readouterr().out
+
+
 def test_the_command_without_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     with override(cuda="off"):
         assert cli.main(["tune", "resnet18"]) == 2

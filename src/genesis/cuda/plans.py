@@ -77,7 +77,8 @@ def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[T
         report = TuningReport(on_host.outcomes if on_device is None else on_device.outcomes)
         yield report
         if on_device is not None:
-            report.outcomes = [*on_device.outcomes, *on_host.outcomes]
+            outcomes: list[Outcome | host.Outcome] = [*on_device.outcomes, *on_host.outcomes]
+            report.outcomes = outcomes
 
 
 @contextmanager
@@ -162,7 +163,7 @@ def tune(
     if session is None:
         return TuningReport(on_host.outcomes, num_left)
     num_left += len(session.met) - len(session.outcomes)
-    outcomes = [*session.outcomes, *on_host.outcomes]
+    outcomes: list[Outcome | host.Outcome] = [*session.outcomes, *on_host.outcomes]
     return TuningReport(outcomes, num_left, session.num_compiled, session.compile_seconds)
 
 

@@ -195,7 +195,9 @@ class _Planner:
     def _addresses(self, kinds: Numbers, begins: npt.NDArray[np.bool_]) -> Numbers:
         """Of the kernels, by chunk and tile."""
         found, which = np.unique(kinds, axis=0, return_inverse=True)
-        tables = [[self._kernels.address(self._kernel_of(*kind, b)) for b in (False, True)] for kind in found.tolist()]
+        tables = [
+            [self._kernels.address(self._kernel_of(k, n, q, b)) for b in (False, True)] for k, n, q in found.tolist()
+        ]
         return np.array(tables)[which.reshape(-1)[None, :], begins.astype(np.int64)]
 
     def _kernel_of(self, outputs: int, vectors: int, pixels: int, begins: bool) -> WeightGrad:

@@ -35,20 +35,28 @@ _LEAST_NUMBERS = 1 << 15  # of fewer, torch's kernels for NCHW are the faster on
 _SUMMANDS = channel_kernels.SUMMANDS
 
 
+Tensors: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]"
+"""Weight, bias, running mean and variance."""
+
+
 def normalize(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
-    training: bool, momentum: float, eps: float, residual: Tensor | None = None, activation: str | None = None,
+    training: bool, momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, to which the residual is added and the activation (a known one) applied, mean and inverse deviation.
+    """y, mean and inverse deviation; in training the running statistics change in place."""
+    return normalize_and(x, (weight, bias, running_mean, running_var), (training, momentum, eps), None, None)
 
-    In training the running statistics change in place.
-    """
+
+def normalize_and(
+    x: Tensor, tensors: Tensors, options: tuple[bool, float, float], residual: Tensor | None, activation: str | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same; y with the residual and an activation that is known by its result."""
+    weight, bias, running_mean, running_var = tensors
+    training, momentum, eps = options
     is_ours = training and _is_ours(x, weight, bias, running_mean, running_var)
     if is_ours and _fills_rows(x):
         with _silently():
-            y, mean, inverse_std, is_done = _in_rows(
-                x, weight, bias, running_mean, running_var, momentum, eps, residual, activation
-            )
+            y, mean, inverse_std, is_done = _in_rows(x, tensors, momentum, eps, residual, activation)
         return y if is_done else _finished(y, residual, activation), mean, inverse_std
     planes = x.contiguous() if is_ours else x
     y, mean, inverse_std = torch.native_batch_norm(
@@ -107,10 +115,10 @@ def _fills_rows(x: Tensor) -> bool:
 
 
 def _in_rows(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
-    momentum: float, eps: float, residual: Tensor | None, activation: str | None,
-) -> tuple[Tensor, Tensor, Tensor, bool]:  # fmt: skip
+    x: Tensor, tensors: Tensors, momentum: float, eps: float, residual: Tensor | None, activation: str | None
+) -> tuple[Tensor, Tensor, Tensor, bool]:
     """y, mean, inverse deviation, and whether the residual and the activation are part of y."""
+    weight, bias, running_mean, running_var = tensors
     count = x.numel() // x.shape[1]
     mean, var = _statistics(x)
     for running, new in ((running_mean, mean), (running_var, var * (count / max(count - 1, 1)))):

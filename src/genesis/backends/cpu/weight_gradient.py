@@ -19,13 +19,15 @@ from genesis.records import ConvGeometry
 
 Plain = Callable[[Tensor, Tensor, Shape, ConvGeometry], Tensor]  # of grad, input, weight_shape, geometry
 
+Key = tuple[Shape, Shape, Shape, Shape, ConvGeometry, str | None]  # grad, input, its strides, weight, …, vectors
+
 
 def compute(grad: Tensor, x: Tensor, weight_shape: Shape, geometry: ConvGeometry, plain: Plain) -> Tensor | None:
     """The gradient from operands that are channels-last; None where plain is the fastest way, or the only one."""
     if grad.dtype is not torch.float32 or geometry.groups != 1:
         return None
     key = tuple(grad.shape), tuple(x.shape), x.stride(), tuple(weight_shape), geometry, machine.vectors()
-    name = _choose(*key, torch.get_num_threads(), get_float32_precision(), host.epoch(), plain)
+    name = _choose(key, torch.get_num_threads(), get_float32_precision(), host.epoch(), plain)
     return None if name == choices.PLAIN else _run(name, grad, x, weight_shape, geometry)
 
 
@@ -36,10 +38,8 @@ def _run(name: str, grad: Tensor, x: Tensor, weight_shape: Shape, geometry: Conv
 
 
 @functools.lru_cache(1024)
-def _choose(
-    grad_shape: Shape, input_shape: Shape, strides: Shape, weight_shape: Shape, geometry: ConvGeometry,
-    vectors: str | None, num_threads: int, precision: str, epoch: int, plain: Plain,
-) -> str:  # fmt: skip
+def _choose(key: Key, num_threads: int, precision: str, epoch: int, plain: Plain) -> str:
+    grad_shape, input_shape, strides, weight_shape, geometry, vectors = key
     if 0 in (*grad_shape, *input_shape):
         return choices.PLAIN
     problem = Problem(input_shape, strides, weight_shape, geometry, False, False, None)

@@ -169,7 +169,7 @@ def _normalized(
     if options.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
     conv_output = conv_forward(input, weight, bias, geometry)
-    y, mean, inverse_std = batchnorm.normalize_and(conv_output, norm[:4], tuple(options), residual, activation)
+    y, mean, inverse_std = batchnorm.normalize_and(conv_output, norm[:4], options[:], residual, activation)
     return mean, inverse_std, conv_output, y
 
 

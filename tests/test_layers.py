@@ -94,7 +94,6 @@ PRIVATE = {  # modules that only their owners import; the others go through the 
 # imports from its own floor and from those below.
 FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
     "genesis.backends.cuda": {
-        "caches": ("runtime.cache",),
         "driver": ("driver",),
         "nvrtc": ("nvrtc",),
         "runtime": ("runtime",),

@@ -177,7 +177,7 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert rows["cpu"].startswith(info.processor())
     assert rows["cuda"] == "not available: switched off by GENESIS_CUDA=off"
     assert rows["precision"].startswith("highest")
-    assert rows["convolution"] == "nothing to tune without a CUDA device"
+    assert rows["convolution"] == "no CUDA device; genesis tune --device cpu tunes the processor"
     assert rows["cache"] == f"{tmp_path} (1 files, 1.5 MB)"
     assert (rows["GENESIS_CUDA"], rows["GENESIS_CHECK"]) == ("off", "not set")
     assert set(info.PACKAGES) < set(rows)

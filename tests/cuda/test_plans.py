@@ -108,8 +108,8 @@ def test_matrix_products_share_the_session_the_store_and_the_file(simulated: Pat
             assert len(slower) == 1
 
 
-def test_there_is_nothing_to_tune_on_the_cpu() -> None:
-    report = genesis.tune(nn.Conv2d(1, 1, 3), genesis.ones(1, 1, 4, 4))
+def test_there_is_nothing_to_tune_without_convolutions_on_the_cpu() -> None:
+    report = genesis.tune(nn.Linear(1, 1), genesis.ones(1, 1))
     assert (len(report), str(report)) == (0, "nothing was tuned")
 
 
@@ -145,6 +145,15 @@ def test_the_command(simulated: Path, capsys: pytest.CaptureFixture[str], monkey
     assert "expected a model's name, --import or --export" in capsys.readouterr().err
 
 
+def test_the_command_on_a_processor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(genesis.models, "create", lambda name: nn.Conv2d(3, 2, 3))
+    with override(cache_dir=tmp_path, cuda="off"):
+        assert cli.main(["tune", "small", "--size", "6", "--train", "--device", "cpu"]) == 0
+    assert '"op": "conv weight_grad"' in capsys.readouterr().out
+
+
 def test_the_command_without_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     with override(cuda="off"):
         assert cli.main(["tune", "resnet18"]) == 2
@@ -157,7 +166,9 @@ def test_the_command_without_triton(capsys: pytest.CaptureFixture[str], monkeypa
     with override(cuda="simulated"):
         assert cli.main(["tune", "resnet18"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("genesis tune: there is no CUDA device, and only CUDA is tuned: Triton is not installed")
+    assert said.startswith(
+        "genesis tune: there is no CUDA device; --device cpu tunes the processor: Triton is not installed"
+    )
     assert "[cuda]" in said
     assert "[demo]" not in said
 

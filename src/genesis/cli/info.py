@@ -98,7 +98,7 @@ def convolution() -> str:
     try:
         return plans.describe_engine()
     except (GenesisError, ImportError, RuntimeError):  # devices() says why
-        return "nothing to tune without a CUDA device"
+        return "no CUDA device; genesis tune --device cpu tunes the processor"
 
 
 def cache(folder: Path) -> str:

@@ -29,11 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        cuda.get_device_name(0)
-    except DeviceError as error:
-        reason = str(error).removeprefix("cuda: ")
-        raise DeviceError(f"tune: there is no CUDA device, and only CUDA is tuned: {reason}") from error
+    if arguments.device != "cpu":
+        try:
+            cuda.get_device_name(0)
+        except DeviceError as error:
+            reason = str(error).removeprefix("cuda: ")
+            raise DeviceError(f"tune: there is no CUDA device; --device cpu tunes the processor: {reason}") from error
     if arguments.model is None and arguments.source is None and arguments.export is None:
         raise ValueError(describe("tune", "model", "a model's name, --import or --export", "nothing"))
     if arguments.source is not None:

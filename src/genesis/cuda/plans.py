@@ -1,14 +1,14 @@
 """Tuning: measure once which kernels compute a network fastest; later processes read the results.
 
-Convolutions, matrix products and attention have several implementations, chosen heuristically without tuning. Where
-there is no CUDA device, all of this does nothing.
+On CUDA, convolutions, matrix products and attention have several implementations, chosen heuristically without tuning;
+on x86-64 processors convolutions have.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVarTuple
 
@@ -17,6 +17,7 @@ from genesis.autograd import grad as gradients
 from genesis.autograd.modes import state
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import capturing
+from genesis.backends.engine import host
 from genesis.cuda.device import DeviceLike, index_of, is_available
 from genesis.errors import describe
 from genesis.nn import Module
@@ -35,7 +36,7 @@ Progress = Callable[[str, int, int], None]  # what is being tuned, candidates do
 class TuningReport:
     """The results of tuning; its text is a table. Made by `genesis.tune`."""
 
-    outcomes: list[Outcome]
+    outcomes: Sequence[Outcome | host.Outcome]
     num_left: int = 0  # problems that the budget did not reach
     num_compiled: int = 0  # kernels, by processes that compile while others are measured
     compile_seconds: float = 0.0  # of all these processes together
@@ -46,12 +47,16 @@ class TuningReport:
     def __str__(self) -> str:
         lines = []
         for each in self.outcomes:
-            speed = f"{each.milliseconds * 1e3:9.1f} µs {each.flops_per_second / 1e12:7.1f} TFLOP/s"
+            speed = f"{each.milliseconds * 1e3:9.1f} µs {each.flops_per_second / 1e12:7.2f} TFLOP/s"
             rest = f"error {each.error:.1e}  {each.candidate.name}" + ("" if each.complete else "  (time was up)")
-            lines.append(f"{speed}  {rest}  {each.problem}")
+            lines.append(f"{speed}  {rest}  {_told(each)}")
         if self.num_left:
             lines.append(f"{self.num_left} more had no time, and run on what is chosen heuristically")
         return "\n".join(lines) or "nothing was tuned"
+
+
+def _told(outcome: Outcome | host.Outcome) -> str:
+    return outcome.problem.key if isinstance(outcome, host.Outcome) else str(outcome.problem)
 
 
 @contextmanager
@@ -64,21 +69,35 @@ def tuning(budget: float = 60.0, progress: Progress | None = None) -> Iterator[T
     Raises: ValueError: budget is not above 0.
     Example:
         >>> with genesis.tuning(budget=30) as report:
-        ...     y = genesis.conv(genesis.ones(3, 8, 8), genesis.ones(4, 3, 3, 3))
-        >>> len(report)  # on the CPU there is no choice
+        ...     y = genesis.ones(8, 8) @ genesis.ones(8, 8)
+        >>> len(report)  # on the CPU, only convolutions have a choice
         0
     """
-    with _session(budget, progress) as session:
-        yield TuningReport([] if session is None else session.outcomes)
+    with _session(budget, progress) as (on_device, on_host):
+        report = TuningReport(on_host.outcomes if on_device is None else on_device.outcomes)
+        yield report
+        if on_device is not None:
+            outcomes: list[Outcome | host.Outcome] = [*on_device.outcomes, *on_host.outcomes]
+            report.outcomes = outcomes
 
 
 @contextmanager
 def _session(
     budget: float, progress: Progress | None, gathers: bool = False, resumes: bool = True
-) -> Iterator[Session | None]:
-    """The engine's session; None where there is no CUDA device."""
+) -> Iterator[tuple[Session | None, host.Session]]:
+    """The session of CUDA's engine, None where there is no such device, and that of the processor's."""
     if not budget > 0:
         raise ValueError(describe("tuning", "budget", "a number of seconds above 0", budget))
+    said = None if progress is None else lambda problem, done, total: progress(problem.key, done, total)
+    with (
+        host.session(budget, said, gathers, resumes) as on_host,
+        _device_session(budget, progress, gathers, resumes) as on_device,
+    ):
+        yield on_device, on_host
+
+
+@contextmanager
+def _device_session(budget: float, progress: Progress | None, gathers: bool, resumes: bool) -> Iterator[Session | None]:
     if not is_available():
         yield None
         return
@@ -122,15 +141,14 @@ def tune(
     Raises: ValueError: budget is not above 0.
 
     Example:
-        >>> model = genesis.nn.Conv2d(3, 4, 3)
-        >>> print(genesis.tune(model, genesis.ones(1, 3, 8, 8)))
+        >>> print(genesis.tune(genesis.nn.Linear(3, 4), genesis.ones(1, 3)))
         nothing was tuned
     """
     buffers = list(function.buffers()) if isinstance(function, Module) else []
     parameters = list(function.parameters()) if isinstance(function, Module) else []
     before = [buffer.detach().clone() for buffer in buffers]
     try:
-        with _session(budget, progress, gathers=True, resumes=resume) as session:
+        with _session(budget, progress, gathers=True, resumes=resume) as (session, on_host):
             outputs = [each for each in _tensors(function(*inputs)) if each.requires_grad]
             wanted = [each for each in [*parameters, *_tensors(inputs)] if each.requires_grad]
             if outputs and wanted and state.recording:
@@ -141,10 +159,12 @@ def tune(
     finally:
         for buffer, value in zip(buffers, before, strict=True):
             buffer.array.copy_into(value.array)
+    num_left = len(on_host.met) - len(on_host.outcomes)
     if session is None:
-        return TuningReport([])
-    num_left = len(session.met) - len(session.outcomes)
-    return TuningReport(session.outcomes, num_left, session.num_compiled, session.compile_seconds)
+        return TuningReport(on_host.outcomes, num_left)
+    num_left += len(session.met) - len(session.outcomes)
+    outcomes: list[Outcome | host.Outcome] = [*session.outcomes, *on_host.outcomes]
+    return TuningReport(outcomes, num_left, session.num_compiled, session.compile_seconds)
 
 
 def export_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int:
@@ -187,10 +207,12 @@ def import_plans(path: str | os.PathLike[str], device: DeviceLike = None) -> int
 def describe_plans() -> list[str]:
     """A line per problem that this process has computed: the implementation, and how it was chosen."""
     if not is_available():
-        return []
+        return host.describe()
     from genesis.backends.cuda.engine import planner
 
-    return [f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in planner.all_plans() if plan.candidate]
+    return host.describe() + [
+        f"{plan.problem}: {plan.candidate.name} ({plan.origin})" for plan in planner.all_plans() if plan.candidate
+    ]
 
 
 def describe_engine() -> str:

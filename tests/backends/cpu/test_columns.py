@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from genesis import backends
-from genesis.backends.cpu import columns
+from genesis.backends.cpu import columns, weight_gradient
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 
 aten = torch.ops.aten
@@ -35,7 +35,7 @@ def test_weight_grad(size: tuple, outputs: int, kernel: tuple, stride: tuple, pa
     expected = aten.convolution_backward(grad, input, weight, *options)[1]
 
     grad, input = grad.float(), input.float()  # channels first: the op reorders them
-    assert columns.pays(grad, weight.shape, 1)
+    assert columns.pays(grad.shape, weight.shape)
     found = cpu.conv_weight_grad(grad, input, tuple(weight.shape), ConvGeometry(stride, padding, dilation, 1))
     assert found.shape == weight.shape
     assert found.is_contiguous(memory_format=torch.channels_last)
@@ -43,14 +43,29 @@ def test_weight_grad(size: tuple, outputs: int, kernel: tuple, stride: tuple, pa
 
 
 def test_where_it_pays() -> None:
-    few = torch.empty(2, 64, 4, 8)
-    assert columns.pays(few, (64, 16, 3, 3), 1)
-    assert columns.pays(few[:, :4], (4, 16, 1, 1), 1)
-    assert not columns.pays(few[:, :5], (5, 16, 1, 1), 1)
-    assert not columns.pays(few, (64, 16, 3, 3), 2)
-    assert not columns.pays(few.double(), (64, 16, 3, 3), 1)
-    assert not columns.pays(few.bfloat16(), (64, 16, 3, 3), 1)
-    assert not columns.pays(torch.empty(3, 64, 4, 8), (64, 16, 3, 3), 1)
+    few = 2, 64, 4, 8
+    assert columns.pays(few, (64, 16, 3, 3))
+    assert columns.pays((2, 4, 4, 8), (4, 16, 1, 1))
+    assert not columns.pays((2, 5, 4, 8), (5, 16, 1, 1))
+    assert not columns.pays((3, 64, 4, 8), (64, 16, 3, 3))
+
+
+def test_of_one_group_in_float32() -> None:
+    geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
+    assert is_chosen(torch.float32, geometry)
+    assert not is_chosen(torch.float64, geometry)
+    assert not is_chosen(torch.bfloat16, geometry)
+    assert not is_chosen(torch.float32, geometry._replace(groups=2))
+
+
+def is_chosen(dtype: torch.dtype, geometry: ConvGeometry) -> bool:
+    def plain(*args: object) -> torch.Tensor:
+        raise AssertionError("nothing is measured unasked")
+
+    grad, x = torch.zeros(2, 64, 4, 8, dtype=dtype), torch.zeros(2, 16, 4, 8, dtype=dtype)
+    last = torch.channels_last
+    operands = grad.contiguous(memory_format=last), x.contiguous(memory_format=last), (64, 16, 3, 3), geometry
+    return weight_gradient.compute(*operands, plain) is not None
 
 
 @pytest.mark.parametrize("needs_input", [True, False])

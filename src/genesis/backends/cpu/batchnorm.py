@@ -23,7 +23,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from genesis.backends.cpu import fused_activation
 from genesis.backends.cpu.x86 import channels as channel_kernels
+from genesis.backends.cpu.x86 import micro
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 
@@ -33,15 +35,29 @@ _LEAST_NUMBERS = 1 << 15  # of fewer, torch's kernels for NCHW are the faster on
 _SUMMANDS = channel_kernels.SUMMANDS
 
 
+Tensors: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]"
+"""Weight, bias, running mean and variance."""
+
+
 def normalize(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     training: bool, momentum: float, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y, mean and inverse deviation; in training the running statistics change in place."""
+    return normalize_and(x, (weight, bias, running_mean, running_var), (training, momentum, eps), None, None)
+
+
+def normalize_and(
+    x: Tensor, tensors: Tensors, options: tuple[bool, float, float], residual: Tensor | None, activation: str | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same; y with the residual and an activation that is known by its result."""
+    weight, bias, running_mean, running_var = tensors
+    training, momentum, eps = options
     is_ours = training and _is_ours(x, weight, bias, running_mean, running_var)
     if is_ours and _fills_rows(x):
         with _silently():
-            return _in_rows(x, weight, bias, running_mean, running_var, momentum, eps)
+            y, mean, inverse_std, is_done = _in_rows(x, tensors, momentum, eps, residual, activation)
+        return y if is_done else _finished(y, residual, activation), mean, inverse_std
     planes = x.contiguous() if is_ours else x
     y, mean, inverse_std = torch.native_batch_norm(
         planes, weight, bias, running_mean, running_var, training, momentum, eps
@@ -50,7 +66,14 @@ def normalize(
         assert running_mean is not None
         assert running_var is not None
         mean, inverse_std = running_mean, torch.rsqrt(running_var + eps)
-    return y.contiguous(memory_format=torch.channels_last) if is_ours else y, mean, inverse_std
+    y = y.contiguous(memory_format=torch.channels_last) if is_ours else y
+    return _finished(y, residual, activation), mean, inverse_std
+
+
+def _finished(y: Tensor, residual: Tensor | None, activation: str | None) -> Tensor:
+    if residual is not None:
+        y.add_(residual)
+    return y if activation is None else fused_activation.apply(y, activation)[0]
 
 
 def backward(
@@ -92,9 +115,10 @@ def _fills_rows(x: Tensor) -> bool:
 
 
 def _in_rows(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
-    momentum: float, eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor, tensors: Tensors, momentum: float, eps: float, residual: Tensor | None, activation: str | None
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """y, mean, inverse deviation, and whether the residual and the activation are part of y."""
+    weight, bias, running_mean, running_var = tensors
     count = x.numel() // x.shape[1]
     mean, var = _statistics(x)
     for running, new in ((running_mean, mean), (running_var, var * (count / max(count - 1, 1)))):
@@ -104,8 +128,11 @@ def _in_rows(
     inverse_std = 1 / np.sqrt(var + eps)
     scale = _rounded(inverse_std if weight is None else inverse_std * weight.numpy())
     shift = -mean * scale if bias is None else bias.numpy() - mean * scale
-    y = torch.addcmul(_for_planes(shift), x, _for_planes(scale))
-    return y, _single(mean), _single(inverse_std)
+    statistics = _single(mean), _single(inverse_std)
+    is_like = residual is None or (residual.dtype is x.dtype and residual.stride() == x.stride())
+    if is_like and activation in micro.ACTIVATIONS and channel_kernels.is_supported(x):
+        return channel_kernels.normalized(x, scale, shift, residual, activation), *statistics, True
+    return torch.addcmul(_for_planes(shift), x, _for_planes(scale)), *statistics, False
 
 
 def _statistics(x: Tensor) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from genesis import activations
 from genesis.backends.contract import Pair, Shape
-from genesis.backends.cpu import batchnorm, columns, fused_activation, packing, sums, winograd
+from genesis.backends.cpu import batchnorm, fused_activation, packing, sums, weight_gradient, winograd
 from genesis.backends.cpu.winograd import WinogradWeight
 from genesis.backends.cpu.x86 import changing, micro
 from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable
@@ -25,10 +25,12 @@ mkldnn = torch.ops.mkldnn
 
 def conv_forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
     input = _channels_last(input)
-    if changing.pays(input, weight.shape, geometry):
-        y = changing.forward(input, weight, bias, geometry)
-        if y is not None:
-            return y
+    y = changing.forward(input, weight, bias, geometry, _conv_plain)
+    return _conv_plain(input, weight, bias, geometry) if y is None else y
+
+
+def _conv_plain(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
+    """By oneDNN."""
     if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], geometry[0]):
         return sums.forward(input, weight, bias, geometry)
     return torch.conv2d(input, weight, bias, *geometry)
@@ -86,12 +88,17 @@ def open_sizes(
 
 
 def conv_weight_grad(grad: Tensor, input: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
+    grad, input = _channels_last(grad), _channels_last(input)
+    found = weight_gradient.compute(grad, input, weight_shape, geometry, _weight_grad_plain)
+    return _weight_grad_plain(grad, input, weight_shape, geometry) if found is None else found
+
+
+def _weight_grad_plain(grad: Tensor, input: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
+    """By oneDNN."""
     stride, padding, dilation, groups = geometry
-    if columns.pays(grad, weight_shape, groups):
-        return columns.weight_grad(_channels_last(grad), _channels_last(input), weight_shape, stride, padding, dilation)
     wide = _accumulator(grad.dtype, dilation)
     if wide is not grad.dtype:
-        return conv_weight_grad(grad.to(wide), input.to(wide), weight_shape, geometry).to(grad.dtype)
+        return _weight_grad_plain(grad.to(wide), input.to(wide), weight_shape, geometry).to(grad.dtype)
     input = _channels_last(input)
     if _skips_pixels(weight_shape, stride, padding):
         input, stride = _channels_last(input[:, :, :: stride[0], :: stride[1]]), (1, 1)
@@ -129,12 +136,12 @@ def conv_bn_relu(
     input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
     options: NormOptions, geometry: ConvGeometry, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry)
-    if residual is not None:
-        y.add_(residual)
-    if activation is None:
-        return y, mean, inverse_std, conv_output, None
-    y, passed = fused_activation.apply(y, activation)  # where it is y: the layer that takes y in keeps that too
+    if activation is None or activations.is_known_by_result(activation):
+        known = (residual, activation)
+        mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry, *known)
+        return y, mean, inverse_std, conv_output, None if activation is None else y
+    mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry, residual, None)
+    y, passed = fused_activation.apply(y, activation)
     return y, mean, inverse_std, conv_output, passed
 
 
@@ -151,18 +158,18 @@ def conv_bn_begin(
     input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
     geometry: ConvGeometry,
 ) -> BegunConvNorm[Tensor]:  # fmt: skip
-    return BegunConvNorm(*_normalized(input, weight, bias, norm, options, geometry))
+    return BegunConvNorm(*_normalized(input, weight, bias, norm, options, geometry, None, None))
 
 
 def _normalized(
     input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
-    geometry: ConvGeometry,
+    geometry: ConvGeometry, residual: Tensor | None, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Mean, inverse deviation, the convolution's output, and the norm's."""
+    """Mean, inverse deviation, the convolution's output, and the norm's, with residual and activation."""
     if options.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
     conv_output = conv_forward(input, weight, bias, geometry)
-    y, mean, inverse_std = batchnorm.normalize(conv_output, *norm[:4], *options)
+    y, mean, inverse_std = batchnorm.normalize_and(conv_output, norm[:4], options[:], residual, activation)
     return mean, inverse_std, conv_output, y
 
 
@@ -215,14 +222,15 @@ def conv_gradients(
     if grad_conv is None or not any(needs):
         return None, None, None
     grad_input = grad_weight = grad_bias = None
-    if needs_weight and (
-        columns.pays(grad_conv, weight.shape, geometry.groups) or _skips_pixels(weight.shape, *geometry[:2])
-    ):
-        grad_weight = conv_weight_grad(grad_conv, input, weight.shape, geometry)
-        needs_weight = False
-    if needs_input and changing.pays(input, weight.shape, geometry):
-        assert grad_conv is not None
-        grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry)
+    if needs_weight:
+        operands = _channels_last(grad_conv), _channels_last(input), weight.shape, geometry
+        if _skips_pixels(weight.shape, *geometry[:2]):
+            grad_weight = conv_weight_grad(*operands)
+        else:
+            grad_weight = weight_gradient.compute(*operands, _weight_grad_plain)
+        needs_weight = grad_weight is None
+    if needs_input and weight.dtype is torch.float32 and grad_conv.numel():
+        grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry, conv_input_grad)
         needs_input = grad_input is None
     if needs_input and _has_long_input_grad(weight, geometry.stride, geometry.groups):
         grad_input = sums.input_grad(grad_conv, weight, input.shape, geometry)

@@ -23,6 +23,8 @@ from torch import Tensor
 from genesis.backends.cpu.x86 import changing, machine, packed, winograd
 from genesis.backends.cpu.x86.driver import Job
 from genesis.backends.cpu.x86.packed import PackedConv
+from genesis.backends.cpu.x86.plans import guess
+from genesis.backends.cpu.x86.problem import Problem
 from genesis.records import ConvGeometry
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -140,7 +142,9 @@ def made(case: Case) -> tuple[Tensor, Tensor | None, Job | None, Tensor, Tensor 
     weight = torch.randn(case.outputs, channels // groups, *case.kernel)
     if case.how == "changing":
         key = case.x, x.stride(), tuple(weight.shape), geometry, case.has_bias
-        lent = changing._plan(key, machine.vectors() == "avx512", torch.get_num_threads())
+        problem, wide = Problem(*key, False, None), machine.vectors() == "avx512"
+        threads = torch.get_num_threads()
+        lent = changing.Repacked(problem, wide, threads, guess(problem, wide, threads))
         weight, bias = lent.packed(weight, bias)
         return x, None, lent.job, weight, bias, lent.scratch_bytes
     conv = PackedConv(weight, bias, geometry)

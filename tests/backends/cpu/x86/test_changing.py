@@ -29,6 +29,11 @@ def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "avx512" and machine.vectors() != "avx512":
         pytest.skip("no AVX-512")
     monkeypatch.setattr(machine, "vectors", lambda: request.param)
+    monkeypatch.setattr(changing, "_LEAST_PIXELS", 0)
+
+
+def plain(*args: object) -> torch.Tensor:
+    raise AssertionError("nothing is measured unasked")
 
 
 @pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])
@@ -43,13 +48,13 @@ def test_with_changing_weights(case: str, order: torch.memory_format) -> None:
         bias = torch.randn(outputs) if has_bias else None
         exact_x = x.double().requires_grad_()
         exact = F.conv2d(exact_x, weight.double(), None if bias is None else bias.double(), *geometry)
-        found = changing.forward(x, weight, bias, geometry)
+        found = changing.forward(x, weight, bias, geometry, plain)
         assert found is not None
         assert found.is_contiguous(memory_format=torch.channels_last)
         assert (found - exact).norm() <= BOUND * exact.norm()
         grad = torch.randn(exact.shape).contiguous(memory_format=torch.channels_last)
         (exact_grad,) = torch.autograd.grad(exact, exact_x, grad.double())
-        found = changing.input_grad(grad, weight, geometry)
+        found = changing.input_grad(grad, weight, geometry, plain)
         if stride > 1:
             assert found is None
         elif found is not None:  # of AVX2's kernels, those of three channels are missing
@@ -57,12 +62,16 @@ def test_with_changing_weights(case: str, order: torch.memory_format) -> None:
             assert (found - exact_grad).norm() <= BOUND * exact_grad.norm()
 
 
-def test_what_is_left_to_others() -> None:
-    x, geometry = torch.randn(2, 8, 9, 9), ConvGeometry((1, 1), (1, 1), (1, 1), 1)
-    assert changing.forward(x.double(), torch.randn(16, 8, 3, 3).double(), None, geometry) is None
-    assert changing.forward(x, torch.randn(16, 1, 3, 3), None, geometry._replace(groups=8)) is None
-    assert changing.forward(x[:0], torch.randn(16, 8, 3, 3), None, geometry) is None
-    assert changing.input_grad(x, torch.randn(8, 16, 3, 3), geometry._replace(padding=(3, 3))) is None
-    assert not changing.pays(x, (16, 8, 3, 3), geometry)
-    assert changing.pays(torch.empty(4, 8, 14, 14), (16, 8, 3, 3), geometry)
-    assert changing.pays(x, (16, 1, 3, 3), geometry._replace(groups=16))
+def test_what_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, geometry = (
+        torch.randn(2, 8, 9, 9).contiguous(memory_format=torch.channels_last),
+        ConvGeometry((1, 1), (1, 1), (1, 1), 1),
+    )
+    assert changing.forward(x.double(), torch.randn(16, 8, 3, 3).double(), None, geometry, plain) is None
+    assert changing.forward(x, torch.randn(16, 1, 3, 3), None, geometry._replace(groups=8), plain) is None
+    assert changing.forward(x[:0], torch.randn(16, 8, 3, 3), None, geometry, plain) is None
+    assert changing.input_grad(x, torch.randn(8, 16, 3, 3), geometry._replace(padding=(3, 3)), plain) is None
+    monkeypatch.setattr(changing, "_LEAST_PIXELS", 400)
+    assert not changing.pays(tuple(x.shape), (16, 8, 3, 3), geometry)
+    assert changing.pays((4, 8, 14, 14), (16, 8, 3, 3), geometry)
+    assert changing.pays(tuple(x.shape), (16, 1, 3, 3), geometry._replace(groups=16))

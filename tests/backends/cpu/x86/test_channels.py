@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from genesis.backends.cpu.x86 import channels, machine
+from genesis.backends.cpu.x86 import channels, machine, micro
 from tests.backends.cpu.x86.guarded import guarded
 
 pytestmark = pytest.mark.skipif(machine.vectors() is None, reason="not an x86-64 processor with AVX2, on Linux")
@@ -57,6 +57,24 @@ def test_all(shape: tuple[int, ...], at_end: bool) -> None:
         exact = x * planes[0] + grad * planes[1] + planes[2]
         assert y.stride() == x.stride()
         assert (y - exact).norm() <= 1e-7 * exact.norm()
+
+
+@pytest.mark.parametrize("activation", micro.ACTIVATIONS)
+@pytest.mark.parametrize("has_residual", [True, False])
+@pytest.mark.parametrize("shape", [(1, 8, 8, 8), (2, 24, 9, 15), (1, 144, 20, 33), (2, 128, 7, 7)])
+def test_normalized(shape: tuple[int, ...], has_residual: bool, activation: str | None) -> None:
+    torch.manual_seed(0)
+    x, residual = (torch.randn(shape).mul_(4).contiguous(memory_format=torch.channels_last) for _ in range(2))
+    x[0, 0, 0, 0] = float("nan")
+    scale, shift = (each.double().numpy() for each in torch.randn(2, shape[1]).unbind())
+    for at_end in (True, False):
+        with contextlib.ExitStack() as stack:
+            there, added = (placed(stack, each, at_end) for each in (x, residual))
+            y = channels.normalized(there, scale, shift, added if has_residual else None, activation)
+        exact = x * torch.from_numpy(scale).view(-1, 1, 1) + torch.from_numpy(shift).view(-1, 1, 1)
+        exact = exact + residual if has_residual else exact
+        exact = exact if activation is None else exact.relu() if activation == "relu" else exact.clamp(0.0, 6.0)
+        torch.testing.assert_close(y.double(), exact, rtol=1e-6, atol=2e-6, equal_nan=True)
 
 
 def test_what_is_left_to_others() -> None:

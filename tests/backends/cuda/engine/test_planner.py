@@ -16,11 +16,11 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.engine import planner as plans
 from genesis.backends.cuda.engine import platform
-from genesis.backends.cuda.engine.store import Entry, Store
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.backends.cuda.runtime import memory
+from genesis.backends.engine.store import Entry, Store
 from genesis.cuda.plans import import_plans
 from genesis.errors import OutOfMemoryError
 from genesis.records import ConvGeometry

@@ -15,11 +15,11 @@ from genesis.backends.cuda.driver.compile_processes import Threads
 from genesis.backends.cuda.engine import bench, builders, operation, platform, progress, rounds, tuner
 from genesis.backends.cuda.engine import planner as plans
 from genesis.backends.cuda.engine.builders import Builders
-from genesis.backends.cuda.engine.store import Entry
 from genesis.backends.cuda.ops.conv import accuracy, families
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
+from genesis.backends.engine.store import Entry
 from genesis.settings import override
 from tests.backends.cuda.engine.fake_candidates import PROBLEM, Fake, FakeFamily, arrays, chosen, run
 

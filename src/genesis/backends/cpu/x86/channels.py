@@ -14,12 +14,14 @@ from torch import Tensor
 from genesis.backends.cpu.x86 import machine
 from genesis.backends.cpu.x86.assembler import R8, R9, R10, RAX, RCX, RDI, RDX, RSI, Assembler
 from genesis.backends.cpu.x86.driver import Job, bounds, rows
+from genesis.backends.cpu.x86.micro import apply_activation
 from genesis.backends.cpu.x86.problem import Kernels, balanced, split
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 Singles: TypeAlias = "npt.NDArray[np.float32]"
 
 SUMMANDS = 64  # of a float32 sum
+SCALED, ADDED = "scaled", "added"
 _MOST_VECTORS = 4  # whose sums are in registers
 _UNROLLED = 8  # vectors of a turn of the inner loop, at most
 _LEAST_PIXELS = 256  # of a thread's share
@@ -35,8 +37,22 @@ def combine(x: Tensor, scale: Floats, other: Tensor, other_scale: Floats, shift:
     channels = x.shape[1]
     factors = torch.from_numpy(np.stack([scale, shift, other_scale]).astype(np.float32))
     y = torch.empty_like(x)
-    job = _combining(x.numel() // channels, channels, _is_wide(channels), torch.get_num_threads())
-    job.run(x.data_ptr(), factors.data_ptr(), y.data_ptr(), 0, other.data_ptr())
+    kernel = Combine(_is_wide(channels), channels, SCALED, None)
+    _combining(x.numel() // channels, kernel, torch.get_num_threads()).run(
+        x.data_ptr(), factors.data_ptr(), y.data_ptr(), 0, other.data_ptr()
+    )
+    return y
+
+
+def normalized(x: Tensor, scale: Floats, shift: Floats, residual: Tensor | None, activation: str | None) -> Tensor:
+    """activation(x · scale + shift + residual), by channel; residual: in the layout of x; activation: of micro's."""
+    channels = x.shape[1]
+    factors = torch.from_numpy(np.stack([scale, shift]).astype(np.float32))
+    y = torch.empty_like(x)
+    kernel = Combine(_is_wide(channels), channels, None if residual is None else ADDED, activation)
+    _combining(x.numel() // channels, kernel, torch.get_num_threads()).run(
+        x.data_ptr(), factors.data_ptr(), y.data_ptr(), 0, 0 if residual is None else residual.data_ptr()
+    )
     return y
 
 
@@ -65,12 +81,12 @@ def _is_wide(channels: int) -> bool:
 
 
 @functools.lru_cache(512)
-def _combining(pixels: int, channels: int, wide: bool, num_threads: int) -> Job:
-    kernels = Kernels()
+def _combining(pixels: int, kernel: Combine, num_threads: int) -> Job:
+    kernels, channels = Kernels(), kernel.channels
     share = max(_LEAST_PIXELS, -(-pixels // num_threads))
     firsts = np.arange(0, pixels, share)
     counts = np.minimum(share, pixels - firsts)
-    calls = rows(kernels.address(Combine(wide, channels)), 0, 0, 0, counts, 0, 0, 0, 0)
+    calls = rows(kernels.address(kernel), 0, 0, 0, counts, 0, 0, 0, 0)
     start = calls.ctypes.data + np.arange(len(calls)) * calls.strides[0]
     place = firsts * channels * 4
     blocks = rows(start, start + calls.strides[0], place, 0, place, 0, 0)
@@ -92,15 +108,23 @@ def _summing(count: int, channels: int, of_grads: bool, wide: bool, num_threads:
 
 @dataclass(frozen=True)
 class Combine:
-    """Pixels, as many as the call's count; w is the scale, the shift and the other's scale, each of all channels."""
+    """Pixels, as many as the call's count; w is the scale, the shift and the other's scale, each of all channels.
+
+    Attributes:
+        other: what is done with another tensor: SCALED, ADDED; None: there is none.
+    """
 
     wide: bool
     channels: int
+    other: str | None
+    activation: str | None
 
     def code(self) -> bytes:
         a = Assembler(self.wide)
         turns = self.channels * 4 // a.vector_bytes
-        vectors = max(n for n in range(1, _UNROLLED + 1) if turns % n == 0)
+        most = _UNROLLED if self.wide or self.activation is None else _UNROLLED - 1  # two vectors are the activation's
+        vectors = max(n for n in range(1, most + 1) if turns % n == 0)
+        apply = apply_activation(a, self.activation, 2 * vectors)
         pixel = a.here
         a.move(R8, RSI)
         a.constant(RAX, turns // vectors)
@@ -110,8 +134,12 @@ class Combine:
             a.load(factor, (R8, place))
             a.load(sums, (R8, self.channels * 4 + place))
             a.multiply_add(sums, factor, (RDI, place))
-            a.load(factor, (R8, self.channels * 8 + place))
-            a.multiply_add(sums, factor, (R9, place))
+            if self.other == SCALED:
+                a.load(factor, (R8, self.channels * 8 + place))
+                a.multiply_add(sums, factor, (R9, place))
+            elif self.other == ADDED:
+                a.add(sums, sums, (R9, place))
+            apply(sums)
             a.store((RDX, place), sums)
         for register in (RDI, RDX, R8, R9):
             a.increase(register, vectors * a.vector_bytes)

@@ -107,9 +107,9 @@ def _sums_code(
             a.increase(RSI, channels * vectors * a.vector_bytes)
         elif is_planar:
             a.move(RDI, R11)
-            _tap(a, _Step(wide, pixels, vectors, offset, first, end, pixel), channels, is_planar)
+            _tap(a, Step(wide, pixels, vectors, offset, first, end, pixel), channels, is_planar)
         else:
-            step = _Step(wide, pixels, vectors, offset - moved, first, end, pixel)
+            step = Step(wide, pixels, vectors, offset - moved, first, end, pixel)
             moved += _tap(a, step, channels, is_planar)
     if is_planar:
         a.move(RDI, R11)
@@ -121,7 +121,7 @@ def _sums_code(
     return bytes(a.code)
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """A channel of x: offset is the place of its first pixel, first … end are those that take part."""
 
     wide: bool
@@ -133,7 +133,7 @@ class _Step(NamedTuple):
     pixel: int
 
 
-def _tap(a: Assembler, step: _Step, channels: int, is_planar: bool) -> int:
+def _tap(a: Assembler, step: Step, channels: int, is_planar: bool) -> int:
     """All channels for one s; returns how far x is moved."""
     line = step.vectors * a.vector_bytes
     turns, left = divmod(channels, _UNROLLED)
@@ -143,7 +143,7 @@ def _tap(a: Assembler, step: _Step, channels: int, is_planar: bool) -> int:
     def steps(count: int) -> None:
         for c in range(count):
             x = step if is_planar else step._replace(offset=step.offset + 4 * c)
-            a.code += _step_code(x, c * line)
+            a.code += step_code(x, c * line)
             if is_planar:
                 a.add_integer(RDI, R10)
 
@@ -162,7 +162,7 @@ def _tap(a: Assembler, step: _Step, channels: int, is_planar: bool) -> int:
 
 
 @functools.lru_cache(1 << 12)
-def _step_code(step: _Step, w: int) -> bytes:
+def step_code(step: Step, w: int) -> bytes:
     a = Assembler(step.wide)
     vectors = step.vectors
     free = list(range(step.pixels * vectors, a.num_vectors))

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from genesis.backends.contract import Shape
-from genesis.backends.cpu.x86 import depthwise, direct, machine, winograd
+from genesis.backends.cpu import fused_activation, packing
+from genesis.backends.cpu.x86 import choices, depthwise, direct, machine, winograd
+from genesis.backends.cpu.x86.choices import ConvBench, ConvChoice
 from genesis.backends.cpu.x86.direct import Options
 from genesis.backends.cpu.x86.driver import Job
-from genesis.backends.cpu.x86.plans import planned, widths_of
+from genesis.backends.cpu.x86.plans import guess, planned, widths_of
 from genesis.backends.cpu.x86.problem import Problem
+from genesis.backends.engine import host
+from genesis.precision import get_float32_precision
 from genesis.records import ConvGeometry
+
+mkldnn = torch.ops.mkldnn
 
 _FEW_CHANNELS = 4
 _FAR = 1 << 28  # floats: places of a kernel's operands are 32 bits of bytes
@@ -55,16 +62,16 @@ class PackedConv:
             self._weight = depthwise.packed(weight, lanes)
         self._bias = None if bias is None else torch.nn.functional.pad(bias, (0, -bias.shape[0] % lanes))
         self._tiles: Tensor | None = None  # the weight for Winograd's algorithm
-        self._plans: dict[object, Plan] = {}
+        self._plans: dict[object, AnyPlan] = {}
 
     def __call__(self, x: Tensor, residual: Tensor | None, activation: str | None) -> Tensor:
         """residual: channels-last."""
         plan = self.plan(x, residual is not None, activation)
         return plan.run(x, residual)
 
-    def plan(self, x: Tensor, has_residual: bool, activation: str | None) -> Plan:
+    def plan(self, x: Tensor, has_residual: bool, activation: str | None) -> AnyPlan:
         """For inputs like x."""
-        key = x.shape, x.stride(), has_residual, activation, torch.get_num_threads()
+        key = x.shape, x.stride(), has_residual, activation, torch.get_num_threads(), host.epoch()
         plan = self._plans.get(key)
         if plan is None:
             while len(self._plans) >= self.max_plans:
@@ -72,33 +79,68 @@ class PackedConv:
             plan = self._plans[key] = self._planned(x, has_residual, activation)
         return plan
 
-    def _planned(self, x: Tensor, has_residual: bool, activation: str | None) -> Plan:
+    def _planned(self, x: Tensor, has_residual: bool, activation: str | None) -> AnyPlan:
         problem = Problem(
             tuple(x.shape), x.stride(), self.weight_shape, self.geometry, self._bias is not None, has_residual,
             activation,
         )  # fmt: skip
+        if not math.prod(problem.output_shape):
+            return self.by(problem, "")
+        num_threads = torch.get_num_threads()
+        best = guess(problem, self.wide, num_threads)
+        choice = ConvChoice(choices.PACKED, problem, best, machine.vectors(), num_threads, get_float32_precision())
+        return self.by(problem, host.chosen(choice, lambda: _bench(problem)))
+
+    def by(self, problem: Problem, algorithm: str) -> AnyPlan:
+        """A problem by the candidate of this name; any if the result is empty."""
+        if algorithm in (choices.BLOCKED, choices.COLUMNS):
+            weight = self._plain_weight()
+            bias = None if self._bias is None else self._bias[: weight.shape[0]]
+            return (
+                BlockedPlan(problem, weight, bias)
+                if algorithm == choices.BLOCKED
+                else ProductPlan(problem, weight, bias)
+            )
         shape = problem.output_shape
         result = shape, (shape[1] * shape[2] * shape[3], 1, shape[1] * shape[3], shape[1])
         bias = 0 if self._bias is None else self._bias.data_ptr()
         keep = self._weight, self._bias
         if not math.prod(shape):
             return Plan(*result, None, 0, bias, 0, keep)
-        job = planned(problem, self.wide, torch.get_num_threads())
+        job = planned(problem, self.wide, torch.get_num_threads(), algorithm)
         if job.by_tiles:
             keep = transformed, _ = self._transformed(), self._bias
             return Plan(*result, job.job, transformed.data_ptr(), bias, job.scratch_bytes, keep)
         return Plan(*result, job.job, self._weight.data_ptr(), bias, 0, keep)
 
+    def _plain_weight(self) -> Tensor:
+        lanes = 16 if self.wide else 8
+        if self.geometry.groups != 1:
+            return (
+                self._weight.view(-1, math.prod(self.weight_shape[2:]), lanes)
+                .transpose(1, 2)
+                .reshape(self.weight_shape)
+            )
+        widths = [width * lanes for width in self._widths]
+        return direct.unpacked(self._weight, self.weight_shape, widths, self._parts)
+
     def _transformed(self) -> Tensor:
         if self._tiles is None:
-            lanes = 16 if self.wide else 8
-            self._tiles = winograd.packed(
-                direct.unpacked(
-                    self._weight, self.weight_shape, [width * lanes for width in self._widths], self._parts
-                ),
-                [width * lanes for width in self._widths],
-            )
+            widths = [width * (16 if self.wide else 8) for width in self._widths]
+            self._tiles = winograd.packed(self._plain_weight(), widths)
         return self._tiles
+
+
+def _bench(problem: Problem) -> ConvBench:
+    given = choices.operands(problem)
+    x, residual = given["x"], given.get("residual")
+    conv = PackedConv(given["weight"], given.get("bias"), problem.geometry)
+
+    def runs(name: str) -> Callable[[], Tensor]:
+        plan = conv.by(problem, name)
+        return lambda: plan.run(x, residual)
+
+    return ConvBench(runs, lambda: choices.reference(problem, given), x)
 
 
 def transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Plan:
@@ -147,3 +189,47 @@ class Plan(NamedTuple):
             place = 0 if scratch is None else scratch.data_ptr()
             self.job.run(x.data_ptr(), self.weight, y.data_ptr(), self.bias, added, place)
         return y
+
+
+class BlockedPlan:
+    """The same by oneDNN, with a weight in its own layout."""
+
+    def __init__(self, problem: Problem, weight: Tensor, bias: Tensor | None) -> None:
+        stride, padding, dilation, groups = problem.geometry
+        if max(weight.shape[2:]) == 1:  # where it means nothing, and oneDNN fails
+            dilation = (1, 1)
+        self._weight = packing.pack(weight, padding, stride, dilation, groups, problem.input_shape)
+        self._bias, self._options = bias, (padding, stride, dilation, groups)
+        self._activation = problem.activation
+
+    def run(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        if residual is None:
+            unary, left = fused_activation.pointwise(self._activation)
+            y = mkldnn._convolution_pointwise(x, self._weight, self._bias, *self._options, *unary)
+            return y if left is None else fused_activation.apply(y, left)[0]
+        is_relu = self._activation == "relu"
+        y = mkldnn._convolution_pointwise.binary(
+            x, residual, self._weight, self._bias, *self._options, "add", 1.0, "relu" if is_relu else None, [], ""
+        )
+        return y if self._activation is None or is_relu else fused_activation.apply(y, self._activation)[0]
+
+
+class ProductPlan:
+    """The same as one product of matrices: each pixel by itself."""
+
+    def __init__(self, problem: Problem, weight: Tensor, bias: Tensor | None) -> None:
+        self._shape, self._activation = problem.output_shape, problem.activation
+        self._weight, self._bias = weight.reshape(weight.shape[:2]).t().contiguous(), bias
+
+    def run(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        rows = x.permute(0, 2, 3, 1).reshape(-1, self._weight.shape[0])
+        product = rows @ self._weight if self._bias is None else torch.addmm(self._bias, rows, self._weight)
+        batch, channels, height, width = self._shape
+        y = product.view(batch, height, width, channels).permute(0, 3, 1, 2)
+        if residual is not None:
+            y.add_(residual)
+        return y if self._activation is None else fused_activation.apply(y, self._activation)[0]
+
+
+AnyPlan: TypeAlias = "Plan | BlockedPlan | ProductPlan"

@@ -6,7 +6,7 @@ import functools
 import math
 from typing import NamedTuple
 
-from genesis.backends.cpu.x86 import depthwise, direct, winograd
+from genesis.backends.cpu.x86 import choices, depthwise, direct, winograd
 from genesis.backends.cpu.x86.direct import Options
 from genesis.backends.cpu.x86.driver import Job
 from genesis.backends.cpu.x86.problem import Problem, split
@@ -20,26 +20,26 @@ class Planned(NamedTuple):
     scratch_bytes: int = 0
 
 
-def planned(problem: Problem, wide: bool, num_threads: int) -> Planned:
-    """By the algorithm that is expected to be the fastest; the result is not empty."""
-    by_tiles = (
-        problem.geometry.groups == 1
-        and winograd.is_supported(problem, wide)
-        and winograd.pays(problem, wide, num_threads)
-    )
-    return _planned(problem, wide, num_threads, by_tiles)
+def guess(problem: Problem, wide: bool, num_threads: int) -> str:
+    """The algorithm of ours that is expected to be the fastest; the result is not empty."""
+    if problem.geometry.groups != 1:
+        return choices.DEPTHWISE
+    if winograd.is_supported(problem, wide) and winograd.pays(problem, wide, num_threads):
+        return choices.TILES
+    by_weights = math.prod(problem.weight_shape) > math.prod(problem.input_shape)
+    return choices.WEIGHTS if by_weights else choices.PIXELS
 
 
 @functools.lru_cache(256)
-def _planned(problem: Problem, wide: bool, num_threads: int, by_tiles: bool) -> Planned:
-    if problem.geometry.groups != 1:
+def planned(problem: Problem, wide: bool, num_threads: int, algorithm: str) -> Planned:
+    """By an algorithm of ours."""
+    if algorithm == choices.DEPTHWISE:
         return Planned(depthwise.job(problem, wide, num_threads))
     widths = widths_of(problem.weight_shape[0], wide)
-    if by_tiles:
+    if algorithm == choices.TILES:
         planner = winograd.Winograd(problem, wide, num_threads, widths)
         return Planned(planner.job(), True, planner.scratch_bytes)
-    by_weights = math.prod(problem.weight_shape) > math.prod(problem.input_shape)
-    options = Options(wide, num_threads, by_weights)
+    options = Options(wide, num_threads, algorithm == choices.WEIGHTS)
     return Planned(direct.Direct(problem, options, widths, direct.parts_of(problem.weight_shape)).job())
 
 

@@ -28,9 +28,9 @@ from genesis.backends.cuda.engine.plan import STORED as STORED
 from genesis.backends.cuda.engine.plan import TUNED as TUNED
 from genesis.backends.cuda.engine.plan import Plan as Plan
 from genesis.backends.cuda.engine.problem import Problem
-from genesis.backends.cuda.engine.store import Entry
 from genesis.backends.cuda.engine.tuner import AnyOutcome
 from genesis.backends.cuda.runtime import streams
+from genesis.backends.engine.store import Entry
 from genesis.settings import on_change, settings
 
 AnyPlan = Plan[Any]  # of whatever problem

@@ -10,7 +10,7 @@ import triton
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import cublaslt, cudnn
-from genesis.backends.cuda.engine.store import Store
+from genesis.backends.engine.store import Store
 from genesis.settings import settings
 
 _stores: dict[tuple[Path, str], Store] = {}

@@ -12,7 +12,7 @@ from genesis.backends.cuda.driver import KernelError, cublaslt, cudnn
 from genesis.backends.cuda.engine import platform
 from genesis.backends.cuda.engine.candidate import AnyCandidate
 from genesis.backends.cuda.engine.operation import Operation
-from genesis.backends.cuda.engine.store import Entry, Store
+from genesis.backends.engine.store import Entry, Store
 
 AnyOperation = Operation[Any]  # of whatever problem
 _LIBRARIES = {"cublaslt": cublaslt, "cudnn": cudnn}  # by the prefix of their candidates

@@ -20,7 +20,7 @@ from genesis.backends.cuda.driver import deferred
 from genesis.backends.cuda.nvrtc import headers, signature, store
 from genesis.backends.cuda.nvrtc.signature import Declaration
 from genesis.backends.cuda.nvrtc.store import Entry
-from genesis.backends.cuda.runtime import cache
+from genesis.backends.engine import cache
 from genesis.settings import settings
 
 _PRE_INCLUDE = re.compile(r"^(?:--pre-include|-include)[=\n](.*)$", re.MULTILINE)

@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from genesis.backends.cuda.runtime import cache
+from genesis.backends.engine import cache
 from genesis.files import replaced
 
 _MAGIC = b"genesis-kernel-1"

@@ -19,7 +19,6 @@ from genesis.backends.cuda.driver import KernelError, cudnn
 from genesis.backends.cuda.engine import plan as plan_module
 from genesis.backends.cuda.engine import planner, platform
 from genesis.backends.cuda.engine.bench import build
-from genesis.backends.cuda.engine.store import Entry
 from genesis.backends.cuda.ops.attention import cudnn as attention_cudnn
 from genesis.backends.cuda.ops.attention import problem as problems
 from genesis.backends.cuda.ops.attention.bench import AttentionBench
@@ -29,6 +28,7 @@ from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.backends.engine.store import Entry
 from genesis.errors import OutOfMemoryError
 from genesis.records import SavedAttention
 from genesis.settings import override

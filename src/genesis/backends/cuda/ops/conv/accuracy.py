@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from genesis import dtypes
-from genesis.backends.cuda.engine import accuracy
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
+from genesis.backends.engine import accuracy
 from genesis.shapes import numel
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from genesis import dtypes
-from genesis.backends.cuda.engine import accuracy, planner, stored
+from genesis.backends.cuda.engine import planner, stored
 from genesis.backends.cuda.engine.candidate import Family
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.plan import Plan
@@ -15,6 +15,7 @@ from genesis.backends.cuda.ops.matmul.bench import MatmulBench
 from genesis.backends.cuda.ops.matmul.candidates import CublasltFamily, TiledFamily
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
 from genesis.backends.cuda.runtime.memory import Storage, allocate
+from genesis.backends.engine import accuracy
 from genesis.errors import OutOfMemoryError
 
 _FEW = 200  # results whose error is not spread: a single one may be off by all of its rounding

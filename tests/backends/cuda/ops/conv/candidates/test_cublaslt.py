@@ -21,13 +21,13 @@ from genesis.backends.cuda.engine import plan as plan_module
 from genesis.backends.cuda.engine import planner as plans
 from genesis.backends.cuda.engine import platform, stored, tuner
 from genesis.backends.cuda.engine.candidate import FULL, TF32, Candidate, admissible
-from genesis.backends.cuda.engine.store import Entry
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate
+from genesis.backends.engine.store import Entry
 from genesis.settings import override
 from tests.backends.cuda.ops.conv.candidates.fake_cublaslt import COMPUTE_FAST_TF32, REDUCTION, WORKSPACE, FakeLibrary
 from tests.backends.cuda.ops.conv.fuzz import _norm, expected, operand, run, ways

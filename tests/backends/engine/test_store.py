@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from genesis.backends.cuda.engine import store_file
-from genesis.backends.cuda.engine.store import Entry, Store
+from genesis.backends.engine import store_file
+from genesis.backends.engine.store import Entry, Store
 from genesis.errors import CheckpointError
-from tests.backends.cuda.engine import fuzz_store
+from tests.backends.engine import fuzz_store
 
 PLATFORM = "a device sm_90, triton 3"
 ENTRY = Entry("family/64x64 w4", 12.5, 1e-7, 4096)
@@ -298,7 +298,7 @@ def test_a_message_that_is_no_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [*range(10), 1799])
 def test_tampered_stores(tmp_path: Path, seed: int) -> None:
-    """More of them: python -m tests.backends.cuda.engine.fuzz_store."""
+    """More of them: python -m tests.backends.engine.fuzz_store."""
     fuzz_store.check(seed, tmp_path)
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from genesis.backends.cuda.engine.entry import COLUMNS, Entry, parsed
+from genesis.backends.engine.entry import COLUMNS, Entry, parsed
 
 _APPLICATION = 0x67656E73  # tells our files from others'
 _FORMAT = 1

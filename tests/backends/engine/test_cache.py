@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from genesis.backends.cuda.driver import nvrtc
-from genesis.backends.cuda.engine.store import Entry, Store
 from genesis.backends.cuda.nvrtc import program, store
 from genesis.backends.cuda.nvrtc.program import Program
-from genesis.backends.cuda.runtime import cache
+from genesis.backends.engine import cache
+from genesis.backends.engine.store import Entry, Store
 from genesis.files import replaced
 from genesis.settings import override
 

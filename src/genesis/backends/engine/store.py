@@ -18,10 +18,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from genesis.backends.cuda.engine import store_file
-from genesis.backends.cuda.engine.entry import COLUMNS, parsed
-from genesis.backends.cuda.engine.entry import Entry as Entry
-from genesis.backends.cuda.runtime import cache
+from genesis.backends.engine import cache, store_file
+from genesis.backends.engine.entry import COLUMNS, parsed
+from genesis.backends.engine.entry import Entry as Entry
 from genesis.errors import CheckpointError, describe
 from genesis.files import replaced
 
@@ -31,7 +30,7 @@ class Store:
 
     Example:
         >>> import tempfile
-        >>> from genesis.backends.cuda.engine.store import Entry, Store
+        >>> from genesis.backends.engine.store import Entry, Store
         >>> store = Store(tempfile.mkdtemp(), "simulated sm_90, triton 3.7.1")
         >>> store.put("problem", Entry("implicit_gemm/64x64x32 w4", 12.5, 1e-7, 0))
         >>> store.get("problem").candidate

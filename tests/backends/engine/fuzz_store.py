@@ -1,6 +1,6 @@
 """Stores that somebody has tampered with: mutated files, rows of random values, views, triggers, virtual tables.
 
-    python -m tests.backends.cuda.engine.fuzz_store [NUMBER [FIRST_SEED]]
+    python -m tests.backends.engine.fuzz_store [NUMBER [FIRST_SEED]]
 
 Whatever a file holds that is taken over: it is refused and the user's store is as before, or all its entries are sound
 and no entry of the user's is gone or slower. Whatever the user's own file holds: no call fails, and sound rows stay.
@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from genesis.backends.cuda.engine.entry import parsed
-from genesis.backends.cuda.engine.store import Entry, Store
+from genesis.backends.engine.entry import parsed
+from genesis.backends.engine.store import Entry, Store
 from genesis.errors import CheckpointError
 
 PLATFORM = "a device sm_90, triton 3"
@@ -169,7 +169,7 @@ def main() -> None:
             try:
                 check(seed, Path(folder))
             except BaseException:
-                print(f"python -m tests.backends.cuda.engine.fuzz_store 1 {seed}", file=sys.stderr)
+                print(f"python -m tests.backends.engine.fuzz_store 1 {seed}", file=sys.stderr)
                 raise
     print(f"{number} stores from seed {first} on: nothing lost, nothing believed that is unsound")
 

@@ -147,6 +147,12 @@ RESIZES = [
 ]  # fmt: skip
 
 
+POOLS_WITH_INDICES = [
+    (IMAGE, SQUARE | {"strides": [2, 2], "pads": [1, 1, 1, 1]}), (IMAGE, SQUARE | {"strides": [2, 2], "ceil_mode": 1}),
+    (ROW, {"kernel_shape": [2], "strides": [2]}),
+]  # fmt: skip
+
+
 def compared(path: Path, case: Case, opset: int, constants: bool) -> None:
     from onnx import helper
 
@@ -185,6 +191,15 @@ def test_resize(options: dict[str, Any], tmp_path: Path) -> None:
         (NONE, np.array([1, 1, 0.6, 1.7], np.float32)), (ints(2, 4, 1, 6), NONE),
     ):  # fmt: skip
         compared(tmp_path / "m.onnx", ("Resize", [IMAGE, NONE, scales, sizes], options), 18, True)
+
+
+@pytest.mark.parametrize(("x", "attributes"), POOLS_WITH_INDICES)
+def test_indices_of_a_max_pool(x: Any, attributes: dict[str, Any], tmp_path: Path) -> None:
+    from onnx import helper
+
+    node = helper.make_node("MaxPool", ["x"], ["y", "indices"], **attributes)
+    for ours, theirs in both(write(tmp_path / "m.onnx", [node], {"x": x}, ["y", "indices"]), {"x": x}):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_every_op_of_the_table_is_compared() -> None:

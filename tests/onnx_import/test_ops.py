@@ -36,9 +36,11 @@ CASES: list[Case] = [
         "Round", "Sign", "Sin", "Cos", "IsNaN", "IsInf", "Identity", "Softsign", "LeakyRelu", "Elu", "Selu",
         "HardSigmoid", "Dropout", "Shape", "Size", "Flatten", "Transpose", "LogSoftmax", "Softmax", "ReduceSum",
         "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
-        "ReduceLogSumExp", "ArgMax", "ArgMin", "LpNormalization",
+        "ReduceLogSumExp", "ArgMax", "ArgMin", "LpNormalization", "Tan", "Atan", "Sinh", "Cosh", "Asinh",
     )],
     *[(op, [POSITIVE], {}) for op in ("Log", "Sqrt", "Reciprocal")],
+    *[(op, [np.tanh(X)], {}) for op in ("Asin", "Acos", "Atanh")], ("Acosh", [POSITIVE + 1], {}),
+    ("BitwiseNot", [WHOLE], {}), *[(op, [WHOLE, ints(3)], {}) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")],
     *[(op, [X, draw(3, 1)], {}) for op in (
         "Add", "Sub", "Mul", "Div", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Max", "Min", "Sum",
         "PRelu",

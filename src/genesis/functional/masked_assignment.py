@@ -1,4 +1,4 @@
-"""x[mask] = value, where one value goes everywhere: a choice per element, whose cost and shape don't depend on the mask.
+"""x[mask] = value of one value: a choice per element, whose cost and shape do not depend on the mask.
 
 By the positions of the mask, as other assignments are, it would have to be read: the host would wait for the device, a
 CUDA graph could not hold it, and neither could an ONNX file.

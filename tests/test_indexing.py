@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,40 @@ def test_assignment_through_the_graph(index: Any, needs: str) -> None:
         (target * target).sum().backward()
         gradients.append([None if t.grad is None else t.grad.tolist() for t in (x, value)])
     assert gradients[0] == gradients[1]
+
+
+ALL = slice(None)
+MASKS = [
+    ((2, 3, 4), lambda mask: mask), ((2, 3), lambda mask: mask), ((2,), lambda mask: mask),
+    ((2,), lambda mask: (mask, ...)), ((3,), lambda mask: (ALL, mask)), ((3, 4), lambda mask: (ALL, mask)),
+    ((4,), lambda mask: (..., mask)), ((3,), lambda mask: (..., mask, ALL)), ((3,), lambda mask: (ALL, mask, ..., ALL)),
+    ((2,), lambda mask: (mask, 0)), ((3,), lambda mask: (ALL, mask, slice(2))), ((2,), lambda mask: (mask, None)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [0, -1.5, torch.tensor(2.0), torch.tensor([[3]])], ids=str)
+@pytest.mark.parametrize(("shape", "index"), MASKS)
+def test_one_value_where_a_mask_is_true(shape: tuple[int, ...], index: Any, value: Any) -> None:
+    mask = torch.arange(math.prod(shape)).reshape(shape) % 3 != 1
+    found = []
+    for library, convert in ((genesis, genesis.from_torch), (torch, lambda x: x)):
+        x = library.ones(2, 3, 4, dtype=library.float64, requires_grad=True)
+        each = value
+        if isinstance(value, torch.Tensor):
+            each = convert(value.clone()).requires_grad_(value.is_floating_point())
+        y = x * 2
+        y[index(convert(mask))] = each
+        (y * y).sum().backward()
+        found.append((y.tolist(), x.grad.tolist(), getattr(getattr(each, "grad", None), "tolist", list)()))
+    assert found[0] == found[1]
+
+
+def test_a_mask_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the host need not wait, and a CUDA graph or an ONNX file can hold the assignment."""
+    monkeypatch.setattr(indexing.ops, "nonzero", lambda mask: pytest.fail("nonzero"))
+    x = genesis.tensor([1.0, 5.0, 2.0])
+    x[x > 1.5] = 0
+    assert x.index_put_((x == 1,), genesis.tensor(3.0)).tolist() == [3.0, 0.0, 0.0]
 
 
 def test_assigned_value_is_broadcast_and_its_gradient_summed() -> None:

@@ -56,6 +56,7 @@ def test_properties() -> None:
         lambda x: x.narrow(1, 1, 2),
         lambda x: x.split(2, dim=1)[1],
         lambda x: x.split([1, 2], dim=1)[1],
+        lambda x: x.split(split_size=2, dim=1)[1],
         lambda x: x.chunk(2)[1],
         lambda x: x.unbind(1)[2],
         lambda x: x.diagonal(),

@@ -28,6 +28,11 @@ def where(self: Tensor, condition: Tensor, other: Tensor | Number) -> Tensor:
     return F.where(condition, self, other)
 
 
+def split(self: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into parts of split_size, or of these sizes, along dim. See `F.split`."""
+    return F.split(self, split_size, dim)
+
+
 def polygamma(self: Tensor, n: int) -> Tensor:
     """The n-th derivative of ψ. See `F.polygamma`."""
     return F.polygamma(n, self)

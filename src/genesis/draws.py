@@ -12,7 +12,7 @@ from genesis.autograd import Tensor
 from genesis.autograd.in_place import overwrites
 from genesis.errors import DTypeError, describe
 from genesis.in_place import InPlace
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 
 if TYPE_CHECKING:
     from genesis.generator import Generator
@@ -188,8 +188,11 @@ def _drawing(op: str, generator: Generator | None, target: Draws) -> contextlib.
 @overwrites("bernoulli_")
 def _tossed(target: Tensor, p: float | Tensor) -> Tensor:
     array = target.array
-    draws = NDArray.random("rand", array.device, array.shape, None, dtypes.float32)
-    return target._like(draws.lt(p.array if isinstance(p, Tensor) else p).to(array.dtype))
+    if isinstance(p, Tensor) or not 0 < p < 1:
+        draws = NDArray.random("rand", array.device, array.shape, None, dtypes.float32)
+        return target._like(draws.lt(p.array if isinstance(p, Tensor) else p).to(array.dtype))
+    kept = ops.dropout(NDArray.full(array.shape, 1, dtypes.float32, array.device), 1 - p)[1]  # as PyTorch draws them
+    return target._like(kept.to(array.dtype))
 
 
 @overwrites("rand")

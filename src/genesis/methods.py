@@ -24,6 +24,7 @@ from genesis.adapted import (
     rremainder,
     rrshift,
     rsub,
+    split,
     tile,
     to_bfloat16,
     to_bool,
@@ -236,7 +237,7 @@ class Methods(Properties):
     unflatten = F.unflatten
     diagonal = F.diagonal
     roll = F.roll
-    split = F.split
+    split = split
     chunk = F.chunk
     unbind = F.unbind
     narrow = F.narrow
@@ -257,7 +258,7 @@ class Methods(Properties):
     dsplit = F.dsplit
     split_with_sizes = F.split_with_sizes
     unsafe_chunk = F.unsafe_chunk
-    unsafe_split = F.unsafe_split
+    unsafe_split = split
     repeat_interleave = F.repeat_interleave
     diag = F.diag
     diag_embed = F.diag_embed

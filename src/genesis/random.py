@@ -16,6 +16,7 @@ from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.generator import Generator, drawing
 from genesis.ndarray import NDArray, random
+from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
 # --- generators -------------------------------------------------------------------------------------------------------
@@ -76,13 +77,13 @@ def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
 
 
 def rand(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
+    device: DeviceLike = None, requires_grad: bool = False, generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Draws from the uniform distribution over [0, 1).
 
     Args:
-        size, device, requires_grad: as in `genesis.empty`.
+        sizes, size, device, requires_grad: as in `genesis.empty`.
         dtype: floating; the default float dtype if None.
         generator: draw from this stream, not the device's.
     Returns: a tensor of that shape.
@@ -93,17 +94,17 @@ def rand(
         >>> x.shape, bool(((x >= 0) & (x < 1)).all())
         ((2, 3), True)
     """
-    return _random("rand", size, dtype, device, requires_grad, generator)
+    return _random("rand", shape_of("rand", sizes, size), dtype, device, requires_grad, generator)
 
 
 def randn(
-    *size: int | Sequence[int], dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
+    device: DeviceLike = None, requires_grad: bool = False, generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Draws from the normal distribution with mean 0 and variance 1.
 
     Args:
-        size, device, requires_grad: as in `genesis.empty`.
+        sizes, size, device, requires_grad: as in `genesis.empty`.
         dtype: floating; the default float dtype if None.
         generator: draw from this stream, not the device's.
     Returns: a tensor of that shape.
@@ -114,19 +115,18 @@ def randn(
         >>> [round(value, 4) for value in genesis.randn(2).tolist()]
         [1.541, -0.2934]
     """
-    return _random("randn", size, dtype, device, requires_grad, generator)
+    return _random("randn", shape_of("randn", sizes, size), dtype, device, requires_grad, generator)
 
 
 def _random(
-    op: str, size: Sequence[int | Sequence[int]], dtype: DType | None, device: DeviceLike, requires_grad: bool,
-    generator: Generator | None,
+    op: str, shape: Shape, dtype: DType | None, device: DeviceLike, requires_grad: bool, generator: Generator | None
 ) -> Tensor:  # fmt: skip
     dtype = dtype_of(dtype)
     if not dtype.is_floating_point:
         raise DTypeError(describe(op, "dtype", "a floating dtype", dtype))
     place = device_of(device)
     with drawing(op, generator, place):
-        return Tensor(NDArray.random(op, place, shape_of(op, size), None, dtype), requires_grad)
+        return Tensor(NDArray.random(op, place, shape, None, dtype), requires_grad)
 
 
 @overload
@@ -235,11 +235,12 @@ def randint_like(
     return randint(low, high, input.shape, **like(input, dtype, device, requires_grad))
 
 
-def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """Draw 1 with the probability that each element is, else 0.
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+    """Draw 1 with the probability that each element is, or with probability p, else 0.
 
     Args:
-        input: probabilities, any shape, floating.
+        input: probabilities, any shape, floating; with p, any dtype, and only the shape counts.
+        p: one probability for all elements.
         generator: as in `genesis.rand`.
     Returns: shape and dtype of input.
     Raises: ValueError: an element is no probability.
@@ -248,13 +249,15 @@ def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
         >>> genesis.bernoulli(genesis.tensor([0.0, 1.0])).tolist()
         [0.0, 1.0]
     """
+    if p is not None:
+        return input.new_empty(input.shape).bernoulli_(p, generator=generator)
     if not input.dtype.is_floating_point:
         raise DTypeError(describe("bernoulli", "input", "a floating dtype", input.dtype))
-    p = input.detach()
-    if not bool(((p >= 0) & (p <= 1)).all()):
+    each = input.detach()
+    if not bool(((each >= 0) & (each <= 1)).all()):
         raise ValueError(describe("bernoulli", "input", "probabilities", "others"))
     with drawing("bernoulli", generator, input.device):
-        return input.new_empty(input.shape).bernoulli_(p)
+        return input.new_empty(input.shape).bernoulli_(each)
 
 
 def multinomial(

@@ -36,9 +36,11 @@ CASES: list[Case] = [
         "Round", "Sign", "Sin", "Cos", "IsNaN", "IsInf", "Identity", "Softsign", "LeakyRelu", "Elu", "Selu",
         "HardSigmoid", "Dropout", "Shape", "Size", "Flatten", "Transpose", "LogSoftmax", "Softmax", "ReduceSum",
         "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
-        "ReduceLogSumExp", "ArgMax", "ArgMin", "LpNormalization",
+        "ReduceLogSumExp", "ArgMax", "ArgMin", "LpNormalization", "Tan", "Atan", "Sinh", "Cosh", "Asinh",
     )],
     *[(op, [POSITIVE], {}) for op in ("Log", "Sqrt", "Reciprocal")],
+    *[(op, [np.tanh(X)], {}) for op in ("Asin", "Acos", "Atanh")], ("Acosh", [POSITIVE + 1], {}),
+    ("BitwiseNot", [WHOLE], {}), *[(op, [WHOLE, ints(3)], {}) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")],
     *[(op, [X, draw(3, 1)], {}) for op in (
         "Add", "Sub", "Mul", "Div", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Max", "Min", "Sum",
         "PRelu",
@@ -147,6 +149,12 @@ RESIZES = [
 ]  # fmt: skip
 
 
+POOLS_WITH_INDICES = [
+    (IMAGE, SQUARE | {"strides": [2, 2], "pads": [1, 1, 1, 1]}), (IMAGE, SQUARE | {"strides": [2, 2], "ceil_mode": 1}),
+    (ROW, {"kernel_shape": [2], "strides": [2]}),
+]  # fmt: skip
+
+
 def compared(path: Path, case: Case, opset: int, constants: bool) -> None:
     from onnx import helper
 
@@ -185,6 +193,15 @@ def test_resize(options: dict[str, Any], tmp_path: Path) -> None:
         (NONE, np.array([1, 1, 0.6, 1.7], np.float32)), (ints(2, 4, 1, 6), NONE),
     ):  # fmt: skip
         compared(tmp_path / "m.onnx", ("Resize", [IMAGE, NONE, scales, sizes], options), 18, True)
+
+
+@pytest.mark.parametrize(("x", "attributes"), POOLS_WITH_INDICES)
+def test_indices_of_a_max_pool(x: Any, attributes: dict[str, Any], tmp_path: Path) -> None:
+    from onnx import helper
+
+    node = helper.make_node("MaxPool", ["x"], ["y", "indices"], **attributes)
+    for ours, theirs in both(write(tmp_path / "m.onnx", [node], {"x": x}, ["y", "indices"]), {"x": x}):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_every_op_of_the_table_is_compared() -> None:

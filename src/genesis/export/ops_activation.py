@@ -24,12 +24,14 @@ def relu(e: Emitter, x: Operand) -> ir.Value:
 
 
 @translates("LeakyReLU", "leaky_relu")
-def leaky_relu(e: Emitter, x: Operand, negative_slope: float) -> ir.Value:
+def leaky_relu(e: Emitter, x: Operand, negative_slope: float, keeps_result: bool = False) -> ir.Value:
+    """Translate it; in place, it keeps its result, which is for the gradient."""
     return e.op("LeakyRelu", x, alpha=float(negative_slope))
 
 
 @translates("ELU", "elu")
-def elu(e: Emitter, x: Operand, alpha: float) -> ir.Value:
+def elu(e: Emitter, x: Operand, alpha: float, keeps_result: bool = False) -> ir.Value:
+    """Translate it; in place, it keeps its result, which is for the gradient."""
     return e.op("Elu", x, alpha=float(alpha))
 
 

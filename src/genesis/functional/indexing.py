@@ -19,6 +19,7 @@ from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.autograd.modes import state
 from genesis.dtypes import HostArray, Number
 from genesis.errors import DTypeError, ShapeError, describe
+from genesis.functional.masked_assignment import fill, mask_of
 from genesis.functional.shape import reshape
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
@@ -101,7 +102,11 @@ def setitem(input: Tensor, index: Indices, value: Tensor | Number) -> None:
     >>> x.tolist()
     [[1.0, 0.0], [1.0, 0.0]]
     """
-    _assign("setitem", input, parse("setitem", input.array, index), value, accumulate=False)
+    mask = mask_of(input, index, value)
+    if mask is not None:
+        input._change(fill, mask, _one_value("setitem", input, value))
+    else:
+        _assign("setitem", input, parse("setitem", input.array, index), value, accumulate=False)
 
 
 def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
@@ -136,8 +141,12 @@ def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, 
     Example: >>> F.index_put_(genesis.zeros(3), [genesis.tensor([2])], genesis.ones(1)).tolist()
     [0.0, 0.0, 1.0]
     """
-    index = parse("index_put_", input.array, _index_tensors(indices))
-    _assign("index_put_", input, index, values, accumulate)
+    index = _index_tensors(indices)
+    mask = None if accumulate else mask_of(input, index, values)
+    if mask is not None:
+        input._change(fill, mask, _one_value("index_put_", input, values))
+    else:
+        _assign("index_put_", input, parse("index_put_", input.array, index), values, accumulate)
     return input
 
 
@@ -166,12 +175,8 @@ _set.__name__ = "setitem"  # as errors call it
 
 def _assignable(op: str, input: Tensor, index: Index, value: Tensor | Number) -> Tensor | Number:
     """value as a number, or as a tensor that broadcasts to what is written; checked."""
-    if isinstance(value, np.generic):
-        value = value.item()
     if not isinstance(value, Tensor):
-        if not isinstance(value, bool | int | float):
-            raise DTypeError(describe(op, "value", "a tensor or a number", type(value).__name__))
-        return dtypes.number(op, "value", value, input.array.dtype, rounds=True)
+        return _one_value(op, input, value)
     shape = value.array.shape
     target = _result_shape(input.array, index)
     extra = max(0, len(shape) - len(target))
@@ -180,6 +185,17 @@ def _assignable(op: str, input: Tensor, index: Index, value: Tensor | Number) ->
         if fits:
             return reshape(value, shape[extra:]) if extra else value
     raise ShapeError(describe(op, "value", f"a shape that broadcasts to {target}", shape))
+
+
+def _one_value(op: str, input: Tensor, value: object) -> Tensor | Number:
+    """A number as input's dtype holds it; a tensor as it is."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, bool | int | float):
+        raise DTypeError(describe(op, "value", "a tensor or a number", type(value).__name__))
+    return dtypes.number(op, "value", value, input.array.dtype, rounds=True)
 
 
 class SetItem(ArrayFunction):

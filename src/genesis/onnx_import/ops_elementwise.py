@@ -32,6 +32,8 @@ _BINARY: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Array, Ar
     "Equal": (F.eq, np.equal), "Greater": (F.gt, np.greater), "Less": (F.lt, np.less),
     "GreaterOrEqual": (F.ge, np.greater_equal), "LessOrEqual": (F.le, np.less_equal),
     "And": (F.logical_and, np.logical_and), "Or": (F.logical_or, np.logical_or), "Xor": (F.ne, np.not_equal),
+    "BitwiseAnd": (F.bitwise_and, np.bitwise_and), "BitwiseOr": (F.bitwise_or, np.bitwise_or),
+    "BitwiseXor": (F.bitwise_xor, np.bitwise_xor),
 }  # fmt: skip
 _SEVERAL: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Array, Array], object]]] = {
     "Max": (F.maximum, np.maximum), "Min": (F.minimum, np.minimum), "Sum": (F.add, np.add),
@@ -101,7 +103,8 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "HardSwish": F.hardswish, "Abs": F.abs, "Neg": F.neg, "Exp": F.exp, "Log": F.log, "Sqrt": F.sqrt,
     "Reciprocal": F.reciprocal, "Floor": F.floor, "Ceil": F.ceil, "Round": F.round, "Sign": F.sign, "Sin": F.sin,
     "Cos": F.cos, "Not": F.logical_not, "IsNaN": F.isnan, "Identity": lambda x: x, "Swish": F.silu,
-    "Softsign": lambda x: x / (1 + x.abs()),
+    "Tan": F.tan, "Asin": F.asin, "Acos": F.acos, "Atan": F.atan, "Sinh": F.sinh, "Cosh": F.cosh, "Asinh": F.asinh,
+    "Acosh": F.acosh, "Atanh": F.atanh, "BitwiseNot": F.bitwise_not, "Softsign": lambda x: x / (1 + x.abs()),
 }  # fmt: skip
 _UNARY_ON_HOST: dict[str, Callable[[Array], object]] = {
     "Abs": np.abs, "Neg": np.negative, "Sqrt": np.sqrt, "Floor": np.floor, "Ceil": np.ceil, "Round": np.rint,

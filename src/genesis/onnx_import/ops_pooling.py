@@ -12,14 +12,27 @@ from genesis.tensor import Tensor
 
 
 @computes("MaxPool")
-def max_pool(node: Node, x: Tensor) -> Tensor:
+def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
     kernel, strides, (before, after), ceil = _geometry(node, x)
     dilations = numbers(node, "dilations", len(kernel))
+    with_indices = any(node.outputs[1:])
+    if with_indices and before != after:
+        raise node.refuse("Indices beside padding that differs between the two sides")
+    if with_indices:
+        pool = F.max_pool1d if len(kernel) == 1 else F.max_pool2d
+        y, indices = pool(x, kernel, strides, before, dilations, ceil, return_indices=True)
+        return y, _of_the_tensor(indices, x)
     if any(2 * amount > extent for amount, extent in zip(before, kernel, strict=True)) or before != after:
         x, before = padded(x, before, after, -math.inf), (0,) * len(kernel)
     if len(kernel) == 1:
         return F.max_pool1d(x, kernel[0], strides[0], before[0], dilations[0], ceil)
     return F.max_pool2d(x, kernel, strides, before, dilations, ceil)
+
+
+def _of_the_tensor(indices: Tensor, x: Tensor) -> Tensor:
+    """Indices into planes as ONNX counts them: into all of x."""
+    planes = genesis.arange(x.shape[0] * x.shape[1], device=x.device).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+    return indices + planes * math.prod(x.shape[2:])
 
 
 @computes("AveragePool")

@@ -15,6 +15,7 @@ from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
 from genesis.records import NormState, record
+from genesis.torch import pending_scales as pending_scales  # registers functions
 from genesis.torch import pooling
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
@@ -37,7 +38,7 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
-BY_PYTORCH = "on the CPU a sum or activation without a norm is left to PyTorch"
+BY_PYTORCH = "on the CPU a scale, sum or activation without a norm is left to PyTorch"
 NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
@@ -336,6 +337,8 @@ class PoolEntry(_Entry[nn.MaxPool2d]):
         compiling = is_compiling()
         layer = self.original() if compiling else self.owner()
         if type(input) is Pending:
+            if input.stage < 3:
+                input.link.entry.taker = "max_pool2d"
             input = materialize(input)
         if compiling or not pooling.takes(input) or not nothing_intercepts():
             return type(layer).forward(layer, input)

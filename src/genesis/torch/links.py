@@ -32,7 +32,8 @@ class Link:
     """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes", "momentum",
+        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "is_scaled", "known", "modes",
+        "momentum",
         "norm", "norm_versions", "output", "plan", "ready", "ready_for", "residual", "residual_inner",
         "residual_version", "source", "training", "versions", "weight",
     )  # fmt: skip
@@ -60,13 +61,14 @@ class Link:
         self.residual_version = 0
         self.ready: Tensor | Computed | None = None  # with the activation ready_for, computed in advance
         self.ready_for = ""
+        self.is_scaled = False  # weight and bias are the layer's with a scale of the result
 
     def copy(self, stage: int) -> Link:
         """A link that starts at a stage of this one, for another use of the same result."""
         link = Link(
             self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
-        link.output, link.cast, link.source = self.output, self.cast, self.source
+        link.output, link.cast, link.source, link.is_scaled = self.output, self.cast, self.source, self.is_scaled
         if stage:
             link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
             link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
@@ -90,6 +92,19 @@ class Link:
 
     def _options(self) -> NormOptions:
         return NormOptions(self.training, self.momentum, self.eps)
+
+    def note_fused(self, stage: int, activation: str) -> None:
+        """An activation ended it."""
+        self.entry.fused(stage, activation, self.norm is not NO_NORM)
+        if self.is_scaled:
+            self.entry.kinds = ("mul", *self.entry.kinds)
+
+    def note_materialized(self, stage: int) -> None:
+        """Other code used its value."""
+        if not self.is_scaled:
+            self.entry.note_materialized(stage, self.norm is NO_NORM)
+        else:
+            self.entry.unfused, self.entry.kinds = 0, ("mul", "add")[: 1 + stage // 2]
 
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:

@@ -32,6 +32,7 @@ from genesis.torch.pending import (
     materialized,
     pending,
 )  # fmt: skip
+from genesis.torch.reasons import nothing_follows
 from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
@@ -39,7 +40,7 @@ from genesis.torch.tensor_guards import GuardedConv, Settings
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 BY_PYTORCH = "on the CPU a scale, sum or activation without a norm is left to PyTorch"
-NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
+SEVERAL_USES = "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
@@ -230,13 +231,13 @@ class ConvEntry(_Entry[nn.Conv2d]):
         else:
             self.kinds = ("add", activation)
 
-    def note_materialized(self, stage: int, has_no_norm: bool) -> None:
-        """Other code used the value."""
+    def note_materialized(self, stage: int, has_no_norm: bool, waits_for_order: bool) -> None:
+        """Other code used the value. waits_for_order: in channels-last the convolution would run with its bias."""
         if stage == 0:
             self.unfused += 1
             if self.is_shared:
                 self.reason, self.kinds = SEVERAL_USES, ()
-            self.reason = self.reason or f"{NOTHING_FOLLOWS}{self.taker and ', but ' + self.taker}"
+            self.reason = self.reason or nothing_follows(self.taker, waits_for_order)
             self.active = self.unfused < PATIENCE
             return
         self.unfused = 0

@@ -101,10 +101,22 @@ class Link:
 
     def note_materialized(self, stage: int) -> None:
         """Other code used its value."""
-        if not self.is_scaled:
-            self.entry.note_materialized(stage, self.norm is NO_NORM)
+        entry = self.entry
+        if self.is_scaled:
+            entry.unfused, entry.kinds = 0, ("mul", "add")[: 1 + stage // 2]
+        elif not stage and self._adds_bias():
+            entry.unfused, entry.kinds, entry.reason = 0, ("bias",), ""
         else:
-            self.entry.unfused, self.entry.kinds = 0, ("mul", "add")[: 1 + stage // 2]
+            waits = not stage and self.plan.contiguous and self.bias is not None and bridge.activates(self.input)
+            entry.note_materialized(stage, self.norm is NO_NORM, waits)
+
+    def _adds_bias(self) -> bool:
+        """Is a convolution that other code takes run by Genesis, with its bias? PyTorch adds that in a pass of its own.
+
+        Not where the result would have to be copied to PyTorch's order of memory.
+        """
+        adds = self.bias is not None and self.output is None and not self.plan.contiguous
+        return adds and bridge.activates(self.input)
 
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:
@@ -115,6 +127,8 @@ class Link:
             if self.output is not None:
                 return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
+            if self._adds_bias():
+                return self.activate(None, False, 0)
             operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
             y = torch.conv2d(*operands, *self.plan.geometry)
             return y if y.stride() == self.plan.strides else _ordered(y, self.plan)

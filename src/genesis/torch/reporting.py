@@ -11,8 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from genesis.fusion import Fusion
 from genesis.torch import bridge
 from genesis.torch.activations import of_layer
-from genesis.torch.entries import BY_PYTORCH, FORWARD, NOTHING_FOLLOWS, ConvEntry, PoolEntry
+from genesis.torch.entries import BY_PYTORCH, FORWARD, ConvEntry, PoolEntry
 from genesis.torch.pending_scales import LAYER_SCALE
+from genesis.torch.reasons import NOTHING_FOLLOWS
 
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
 

@@ -101,7 +101,10 @@ def _within(seconds: int, network: Network) -> list[Convolution]:
 
 def _convolutions(network: Network) -> list[Convolution]:
     torch.manual_seed(0)
-    model = network.build().train().to(memory_format=torch.channels_last)
+    model = network.build().train()
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
         return []
     images = torch.randn(2, 3, network.size, network.size).to(memory_format=torch.channels_last)

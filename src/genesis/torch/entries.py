@@ -32,7 +32,7 @@ from genesis.torch.pending import (
     materialized,
     pending,
 )  # fmt: skip
-from genesis.torch.reasons import nothing_follows
+from genesis.torch.reasons import UNPLANNED, nothing_follows
 from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
@@ -217,7 +217,10 @@ class ConvEntry(_Entry[nn.Conv2d]):
             return None
         strides = None if only_contiguous(dtype, input.is_cuda) else given_strides or input.stride()
         how = plan_of(input.shape, weight.shape, stride, padding, dilation, groups, strides, weight.stride())
-        return None if how is None else GuardedConv(operands, given_strides, settings, how, dtype)
+        if how is None:
+            self.reason = self.reason or UNPLANNED
+            return None
+        return GuardedConv(operands, given_strides, settings, how, dtype)
 
     # --- how its results were used ----------------------------------------------------------------------------------
     def fused(self, stage: int, activation: str, has_norm: bool) -> None:

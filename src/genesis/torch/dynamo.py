@@ -368,7 +368,7 @@ def _geometry_of(conv: fx.Node) -> ConvGeometry:
 
 
 def _operands(
-    graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False, factors: Sequence[Any] = ()
+    graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False, factors: Sequence[fx.node.Argument] = ()
 ) -> list[fx.Node | None]:
     """Input, weight and bias, scaled and cast to the dtype of the result, which under autocast is not theirs."""
     dtype = _tensor(conv).dtype

@@ -46,6 +46,7 @@ def _scale(func: Function, input: object, other: object = None, *, out: object =
         return NOT_HERE
     if isinstance(factor, Tensor) and is_trained:
         return _layer_scale(p, factor, in_place)
+    assert isinstance(factor, Tensor | int | float)
     return _fold(p, factor, in_place)
 
 
@@ -65,7 +66,7 @@ def _layer_scale(p: Pending, factor: Tensor, in_place: bool) -> Tensor | NotHere
     return p
 
 
-def _fold(p: Pending, factor: object, in_place: bool) -> Tensor | NotHere:
+def _fold(p: Pending, factor: Tensor | float, in_place: bool) -> Tensor | NotHere:
     link: Link = p.link
     link.check_convolution()
     scaled = link.copy(0)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -42,18 +40,19 @@ def folds(y: Tensor, weight: Tensor, factor: object) -> bool:
     return y.dtype is not torch.float16 or 1 / _MOST_IN_HALF <= abs(factor) <= _MOST_IN_HALF
 
 
-def shapes(factor: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def shapes(factor: object) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The shapes in which a tensor that folds is multiplied to weight and bias; None for a number."""
     if not isinstance(factor, Tensor):
         return None
     return ((), ()) if factor.numel() == 1 else ((-1, 1, 1, 1), (-1,))
 
 
-def folded(weight: Tensor, bias: Tensor | None, factor: Any) -> tuple[Tensor, Tensor | None]:
+def folded(weight: Tensor, bias: Tensor | None, factor: Tensor | float) -> tuple[Tensor, Tensor | None]:
     """The scaled weight and bias."""
     given = shapes(factor)
-    of_weight, of_bias = (factor, factor) if given is None else (factor.reshape(given[0]), factor.reshape(given[1]))
-    return weight * of_weight, None if bias is None else bias * of_bias
+    if given is None or not isinstance(factor, Tensor):
+        return weight * factor, None if bias is None else bias * factor
+    return weight * factor.reshape(given[0]), None if bias is None else bias * factor.reshape(given[1])
 
 
 @functools.lru_cache(256)

@@ -111,10 +111,7 @@ class Link:
             entry.note_materialized(stage, self.norm is NO_NORM, waits)
 
     def _adds_bias(self) -> bool:
-        """Is a convolution that other code takes run by Genesis, with its bias? PyTorch adds that in a pass of its own.
-
-        Not where the result would have to be copied to PyTorch's order of memory.
-        """
+        """Does the bias run with a convolution that other code takes? Not where the result has to be reordered."""
         adds = self.bias is not None and self.output is None and not self.plan.contiguous
         return adds and bridge.activates(self.input)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+
 import torch
 from torch import Tensor
 

@@ -374,7 +374,7 @@ def _operands(
     dtype = _tensor(conv).dtype
     operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
     for factor in factors:
-        operands[1:] = folded(graph, *operands[1:], factor)
+        operands[1:] = folded(graph, operands[1], operands[2], factor)
     casts = [
         x is not None and _tensor(x).dtype != dtype and not (keeps_parameters and i) for i, x in enumerate(operands)
     ]

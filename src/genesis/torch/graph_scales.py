@@ -68,6 +68,6 @@ def name_values_once(graph: fx.Graph) -> None:
         if node.target in _DROPOUTS and node.args and isinstance(node.args[0], fx.Node):
             given = {**dict(zip(("input", "p", "training"), node.args, strict=False)), **node.kwargs}
             p, training = given.get("p", 0.5), given.get("training", given.get("train", True))
-            if type(p) in (int, float) and 0 <= p <= 1 and (p == 0 or training is False):  # type: ignore[operator]
+            if type(p) in (int, float) and 0 <= p <= 1 and (p == 0 or training is False):
                 node.replace_all_uses_with(node.args[0])
                 graph.erase_node(node)

@@ -142,6 +142,7 @@ def computed(p: Pending) -> Tensor | Computed:
     link = p.link
     if p.stage == 1 or p.stage == 2:
         value = link.compute(p.stage)
+        assert type(link) is Link
         link.note_materialized(p.stage)
         if type(value) is not Computed:
             return become(p, value)

@@ -33,9 +33,9 @@ def _scale(func: Function, input: object, other: object = None, *, out: object =
     in_place = func in _IN_PLACE
     if type(p) is not Pending or type(factor) not in _PLAIN or out is not None or (in_place and p is not input):
         return NOT_HERE
-    if not is_unused_convolution(p) or not can_extend(p, p.link):
+    link = p.link
+    if not is_unused_convolution(p) or type(link) is not Link or not can_extend(p, link):
         return NOT_HERE
-    link: Link = p.link
     if not bridge.activates(link.input):
         link.entry.leave_on_cpu()
         return NOT_HERE
@@ -67,7 +67,8 @@ def _layer_scale(p: Pending, factor: Tensor, in_place: bool) -> Tensor | NotHere
 
 
 def _fold(p: Pending, factor: Tensor | float, in_place: bool) -> Tensor | NotHere:
-    link: Link = p.link
+    link = p.link
+    assert type(link) is Link
     link.check_convolution()
     scaled = link.copy(0)
     scaled.weight, scaled.bias = scales.folded(link.weight, link.bias, factor)

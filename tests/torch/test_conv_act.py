@@ -16,8 +16,10 @@ from genesis.torch import dynamo, entries
 from tests.torch.chains import agree, images, pair
 from tests.torch.fuzz_models import FUNCTIONS, OddConv, PaddedConv, StandardizedConv
 from tests.torch.test_activations import LAYERS, kinds
+from tests.torch.test_prepared_act import same, step, went
 
 pytestmark = pytest.mark.usefixtures("activates")
+_went = went  # a fixture
 
 
 class Ends(nn.Module):
@@ -184,4 +186,43 @@ def test_reasons_name_what_follows() -> None:
     for _ in range(3):
         ours(images())
     reasons = dict(genesis.torch.report(ours).left)
-    assert [reasons[name].rpartition(" ")[2] for name in "cde"] == ["conv2d", "cat", "cat"]
+    assert [reasons[name].partition(":")[0].rpartition(" ")[2] for name in "cde"] == ["conv2d", "cat", "cat"]
+
+
+class Bare(nn.Module):
+    """A convolution that nothing of a chain follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.c(x))
+
+
+def test_a_bias_alone_runs_with_its_convolution_in_channels_last() -> None:
+    """PyTorch adds it in a pass of its own."""
+    for last in (True, False):
+        found = []
+        theirs, ours = pair(Bare().double())
+        x = in_order(images(), last)
+        agree(theirs, ours, x, calls=5)
+        for model in (theirs, ours):
+            y = x.clone().requires_grad_()
+            (grad,) = torch.autograd.grad(model(y).square().sum(), y, create_graph=True)
+            (grad.square().sum() + model(y).sum()).backward()
+            found.append([y.grad, *(each.grad for each in model.parameters())])
+        torch.testing.assert_close(found[1], found[0])
+        assert genesis.torch.report(ours).fused == ([("c", "bias")] if last else [])
+        with torch.no_grad():
+            assert ours(x).stride() == theirs(x).stride()
+
+
+@pytest.mark.usefixtures("cuda_kernels")
+def test_a_bias_alone_by_prepared_launches(went: dict[str, list[bool]]) -> None:
+    """On the simulated device."""
+    plain = Bare().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    same(step(fused, x), step(plain, x))
+    assert went == {"run": [True], "backward": [True]}

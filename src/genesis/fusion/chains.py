@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-CONV, NORM, ADD, ACTIVATION, POOL, OTHER = "convolution", "batch norm", "sum", "activation", "max pooling", "other"
+CONV, NORM, SCALE, ADD, ACTIVATION, POOL, OTHER = (
+    "convolution", "batch norm", "scale", "sum", "activation", "max pooling", "other"
+)  # fmt: skip
 
 
 class Step(NamedTuple):
     """One call in the order of execution. Values have numbers: its result's, and those of its operands."""
 
-    kind: str  # CONV, NORM, ADD, ACTIVATION, POOL, or OTHER
+    kind: str  # CONV, NORM, SCALE, ADD, ACTIVATION, POOL, or OTHER
     result: int
     operands: tuple[int, ...]
     name: str = ""
@@ -23,14 +25,21 @@ class Chain(NamedTuple):
     """Steps that become one op, by their positions; residual is the value that the sum adds."""
 
     conv: int
-    norm: int | None  # None: sum or activation follow the convolution
+    norm: int | None  # None: scales, a sum or an activation follow the convolution
     add: int | None
     activation: int | None
     residual: int | None
+    scales: tuple[int, ...] = ()  # between the convolution and the sum, where there is no norm
+
+    @property
+    def parts(self) -> list[int]:
+        """The positions of its steps, in order."""
+        steps = (self.conv, *self.scales, self.norm, self.add, self.activation)
+        return [step for step in steps if step is not None]
 
     @property
     def last(self) -> int:
-        return next(step for step in (self.activation, self.add, self.norm) if step is not None)
+        return self.parts[-1]
 
 
 def find_chains(
@@ -39,12 +48,12 @@ def find_chains(
     """The chains, and for each convolution that is in none, its name and why.
 
     A value that somebody else needs too (another step, or the caller) ends a chain before it. without_norm: also those
-    of a convolution, a sum and an activation.
+    of a convolution, scales, a sum and an activation.
 
     Example:
         >>> steps = [Step(CONV, 1, (0,)), Step(NORM, 2, (1,)), Step(ADD, 3, (2, 0)), Step(ACTIVATION, 4, (3,))]
         >>> find_chains(steps, [4])
-        ([Chain(conv=0, norm=1, add=2, activation=3, residual=0)], [])
+        ([Chain(conv=0, norm=1, add=2, activation=3, residual=0, scales=())], [])
     """
     uses = _Uses(steps, outputs)
     chains: list[Chain] = []
@@ -64,7 +73,7 @@ def find_chains(
         if step.kind != CONV:
             continue
         norm = uses.next_after(position)
-        if without_norm and not step.obstacle and norm is not None and steps[norm].kind in (ADD, ACTIVATION):
+        if without_norm and not step.obstacle and norm is not None and steps[norm].kind in (SCALE, ADD, ACTIVATION):
             bare.append(position)
             continue
         reason = _why_not(steps, position, norm, step.result in uses.users, without_norm)
@@ -74,7 +83,7 @@ def find_chains(
             add(uses.follow(position, norm, taken))
     for position in bare:  # after those with a norm, to which the sums are worth more
         chain = uses.follow(position, None, taken)
-        if chain.add is None and chain.activation is None:
+        if chain.last == position:
             left.append((steps[position].name, "its sum or activation runs with another convolution, or by itself"))
         else:
             add(chain)
@@ -98,8 +107,15 @@ class _Uses:
         return found[0] if len(found) == 1 and value not in self._outputs else None
 
     def follow(self, conv: int, norm: int | None, taken: set[int]) -> Chain:
-        """The chain with the sum, unless another has taken that, and the activation that come next."""
+        """The chain with the scales, the sum, unless another has taken that, and the activation that come next."""
         steps, before = self._steps, conv if norm is None else norm
+        scales: list[int] = []
+        if norm is None:
+            while (scale := self.next_after(before)) is not None and steps[scale].kind == SCALE:
+                if steps[scale].operands[0] != steps[before].result:  # it is the factor
+                    break
+                scales.append(scale)
+                before = scale
         add, residual, end = None, None, self.next_after(before)
         if end is not None and steps[end].kind == ADD and end not in taken and not steps[end].obstacle:
             first, second = steps[end].operands
@@ -107,7 +123,7 @@ class _Uses:
             add, residual, end = (end, other, self.next_after(end)) if first != second else (None, None, None)
         if end is not None and (steps[end].kind != ACTIVATION or steps[end].obstacle):
             end = None
-        return Chain(conv, norm, add, end, residual)
+        return Chain(conv, norm, add, end, residual, tuple(scales))
 
 
 def _is_changed(steps: Sequence[Step], chain: Chain) -> bool:

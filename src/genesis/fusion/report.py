@@ -22,8 +22,7 @@ class Fusion:
     def add(self, prefix: str, steps: Sequence[Step], chains: Sequence[Chain]) -> None:
         """Note the chains found in the module of this name."""
         for chain in chains:
-            positions = (chain.conv, chain.norm, chain.add, chain.activation)
-            names = [steps[position].name for position in positions if position is not None]
+            names = [steps[position].name for position in chain.parts]
             self.fused.append(tuple(_join(prefix, name) for name in names))
 
     def replace(self, prefix: str, name: str) -> None:

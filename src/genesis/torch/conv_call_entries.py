@@ -27,6 +27,8 @@ class ConvCallEntry(ConvEntry):
             if self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
                 self.begin()
             return cast("Tensor", forward(conv, materialized(input), *args, **kwargs))
+        if type(input) is Pending and input.stage < 3:
+            input.link.entry.taker = "conv2d"
         given, deferred = materialize(input) if type(input) is Pending else input, False
 
         def defer(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> object:

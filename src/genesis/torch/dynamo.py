@@ -19,12 +19,13 @@ from torch.nn import functional
 
 from genesis import activations as known
 from genesis.fusion import Chain, Fusion, Step, find_chains
-from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL
+from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL, SCALE
 from genesis.records import ConvGeometry, Windows
 from genesis.torch import activations, bridge, pooling
 from genesis.torch import conv_act as conv_act  # registers an op
 from genesis.torch import graph_ops as graph_ops  # registers another
 from genesis.torch.graph_norms import replace_group_norms
+from genesis.torch.graph_scales import folded, name_values_once, scaled_by
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
 
@@ -97,6 +98,7 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
     Returns: the fused chains by the names of their nodes, and the convolutions that were left, each with the reason.
     """
     graph = module.graph
+    name_values_once(graph)
     nodes = [node for node in graph.nodes if node.op != "output"]
     numbers = {node: number for number, node in enumerate(nodes)}
     outputs = [numbers[x] for node in graph.nodes if node.op == "output" for x in node.all_input_nodes]
@@ -164,6 +166,8 @@ def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
         elif target in _ADDS and len(node.args) == 2 and not node.kwargs:
             if all(isinstance(_value(x), Tensor) for x in node.args):
                 kind, operands = ADD, tuple(numbers[x] for x in node.args if isinstance(x, fx.Node))
+        elif (scaled := scaled_by(node)) is not None:
+            kind, operands = SCALE, tuple(numbers[x] for x in scaled if isinstance(x, fx.Node))
         elif target in _POOLS:
             kind = POOL
     # Weights, and a norm's buffers, are no operands of a step: _Order checks them.
@@ -244,20 +248,25 @@ def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
 def _parts(chain: Chain, nodes: list[fx.Node]) -> list[Chain]:
     """The chain, and the shorter ones at its beginning."""
     if chain.norm is None:
+        scaled = [chain._replace(activation=None, add=None, residual=None)] if chain.scales else []
         if chain.add is None:
-            return [] if chain.activation is None else [chain]
+            return [*([] if chain.activation is None else [chain]), *scaled]
         short = chain._replace(activation=None)
         is_relu = chain.activation is not None and _activation(nodes[chain.activation]) == "relu"
-        return [chain, short] if is_relu else [short]  # conv_act knows no other after a sum, see links.Link
+        return [*([chain] if is_relu else []), short, *scaled]  # conv_act knows no other after a sum, see links.Link
     shorter = [chain, chain._replace(activation=None), chain._replace(activation=None, add=None, residual=None)]
     return list(dict.fromkeys(shorter))
+
+
+def _before_sum(chain: Chain) -> int:
+    return max(part for part in (chain.conv, chain.norm, *chain.scales) if part is not None)
 
 
 def _without_promotion(chain: Chain, nodes: list[fx.Node]) -> Chain:
     """The chain, without a sum that changes the dtype or broadcasts: the op's residual has the shape of its result."""
     if chain.add is None:
         return chain
-    before = chain.conv if chain.norm is None else chain.norm
+    before = _before_sum(chain)
     summand, residual, result = (_tensor(nodes[i]) for i in (before, chain.residual, chain.add) if i is not None)
     fits = summand.dtype == residual.dtype == result.dtype and summand.shape == residual.shape
     return chain if fits else chain._replace(add=None, activation=None, residual=None)
@@ -281,7 +290,7 @@ class _Order:
 
     def allows(self, chain: Chain) -> bool:
         """Return whether no node between a chain's layers conflicts with its move."""
-        parts = {part for part in (chain.conv, chain.norm, chain.add, chain.activation) if part is not None}
+        parts = set(chain.parts)
         own = [self._effects[part] for part in parts]
         inside = {key for part in parts for key in _memory([self._nodes[part]])}  # internal to the chain
         reads = frozenset().union(*(x.reads for x in own)) - inside
@@ -338,18 +347,18 @@ def _fuse_activation(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> Non
     activation = None if chain.activation is None else _activation(nodes[chain.activation])
     residual = None
     if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
-        residual = next(x for x in nodes[chain.add].args if x is not conv)
+        residual = next(x for x in nodes[chain.add].args if x is not nodes[_before_sum(chain)])
+    factors = [scaled[1] for scaled in (scaled_by(nodes[i]) for i in chain.scales) if scaled is not None]
     with graph.inserting_before(last.next):
         keeps = None
         if _tensor(last).requires_grad and activation is not None:
             keeps = "result" if known.is_known_by_result(activation) else "input"
-        args = (*_operands(graph, conv), residual, *_geometry_of(conv), activation, keeps)
+        args = (*_operands(graph, conv, factors=factors), residual, *_geometry_of(conv), activation, keeps)
         both = graph.call_function(torch.ops.genesis.conv_act, args)
         result = _in_order(graph, graph.call_function(operator.getitem, (both, 0)), last)
     last.replace_all_uses_with(result)
-    for position in (chain.activation, chain.add, chain.conv):
-        if position is not None:
-            graph.erase_node(nodes[position])
+    for position in reversed(chain.parts):
+        graph.erase_node(nodes[position])
 
 
 def _geometry_of(conv: fx.Node) -> ConvGeometry:
@@ -358,10 +367,14 @@ def _geometry_of(conv: fx.Node) -> ConvGeometry:
     return geometry
 
 
-def _operands(graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False) -> list[fx.Node | None]:
-    """Input, weight and bias, cast to the dtype of the result, which under autocast is not theirs."""
+def _operands(
+    graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False, factors: Sequence[fx.node.Argument] = ()
+) -> list[fx.Node | None]:
+    """Input, weight and bias, scaled and cast to the dtype of the result, which under autocast is not theirs."""
     dtype = _tensor(conv).dtype
     operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
+    for factor in factors:
+        operands[1:] = folded(graph, operands[1], operands[2], factor)
     casts = [
         x is not None and _tensor(x).dtype != dtype and not (keeps_parameters and i) for i, x in enumerate(operands)
     ]
@@ -403,9 +416,8 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
             result = graph.call_function(operator.getitem, (both, 0))
         result = _in_order(graph, result, last)
     last.replace_all_uses_with(result)
-    for position in (chain.activation, chain.add, chain.norm, chain.conv):
-        if position is not None:
-            graph.erase_node(nodes[position])
+    for position in reversed(chain.parts):
+        graph.erase_node(nodes[position])
 
 
 def _pooling(node: fx.Node) -> Windows | None:

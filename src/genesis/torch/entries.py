@@ -16,6 +16,7 @@ from torch.nn.modules import module as torch_module
 
 from genesis.records import NormState, record
 from genesis.torch import bridge, pooling
+from genesis.torch import pending_scales as pending_scales  # registers functions
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
@@ -32,15 +33,16 @@ from genesis.torch.pending import (
     materialized,
     pending,
 )  # fmt: skip
+from genesis.torch.reasons import UNPLANNED, nothing_follows
 from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
 
 FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
-BY_PYTORCH = "on the CPU a sum or activation without a norm is left to PyTorch"
 TRAINED_BY_PYTORCH = "on the CPU training is left to PyTorch"
-NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
+BY_PYTORCH = "on the CPU a scale, sum or activation without a norm is left to PyTorch"
+SEVERAL_USES = "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
@@ -223,7 +225,10 @@ class ConvEntry(_Entry[nn.Conv2d]):
             return None
         strides = None if only_contiguous(dtype, input.is_cuda) else given_strides or input.stride()
         how = plan_of(input.shape, weight.shape, stride, padding, dilation, groups, strides, weight.stride())
-        return None if how is None else GuardedConv(operands, given_strides, settings, how, dtype)
+        if how is None:
+            self.reason = self.reason or UNPLANNED
+            return None
+        return GuardedConv(operands, given_strides, settings, how, dtype)
 
     # --- how its results were used ----------------------------------------------------------------------------------
     def fused(self, stage: int, activation: str, has_norm: bool) -> None:
@@ -237,13 +242,13 @@ class ConvEntry(_Entry[nn.Conv2d]):
         else:
             self.kinds = ("add", activation)
 
-    def note_materialized(self, stage: int, has_no_norm: bool) -> None:
-        """Other code used the value."""
+    def note_materialized(self, stage: int, has_no_norm: bool, waits_for_order: bool) -> None:
+        """Other code used the value. waits_for_order: in channels-last the convolution would run with its bias."""
         if stage == 0:
             self.unfused += 1
             if self.is_shared:
                 self.reason, self.kinds = SEVERAL_USES, ()
-            self.reason = self.reason or f"{NOTHING_FOLLOWS}{self.taker and ', but ' + self.taker}"
+            self.reason = self.reason or nothing_follows(self.taker, waits_for_order)
             self.active = self.unfused < PATIENCE
             return
         self.unfused = 0
@@ -344,6 +349,8 @@ class PoolEntry(_Entry[nn.MaxPool2d]):
         compiling = is_compiling()
         layer = self.original() if compiling else self.owner()
         if type(input) is Pending:
+            if input.stage < 3:
+                input.link.entry.taker = "max_pool2d"
             inner = None if layer.return_indices or input.value is not None else input.link.values()
             if inner is not None and not compiling and nothing_intercepts():
                 y: Tensor = type(layer).forward(layer, inner)  # a fraction of the time that contiguous images take

@@ -32,7 +32,8 @@ class Link:
     """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes", "momentum",
+        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "is_scaled", "known", "modes",
+        "momentum",
         "norm", "norm_versions", "output", "plan", "ready", "ready_for", "residual", "residual_inner",
         "residual_version", "source", "training", "versions", "weight",
     )  # fmt: skip
@@ -60,6 +61,7 @@ class Link:
         self.residual_version = 0
         self.ready: Tensor | Computed | None = None  # with the activation ready_for, computed in advance
         self.ready_for = ""
+        self.is_scaled = False  # weight and bias are the layer's with a scale of the result
 
     def values(self) -> None:
         """Return none: see Computed."""
@@ -69,7 +71,7 @@ class Link:
         link = Link(
             self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
-        link.output, link.cast, link.source = self.output, self.cast, self.source
+        link.output, link.cast, link.source, link.is_scaled = self.output, self.cast, self.source, self.is_scaled
         if stage:
             link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
             link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
@@ -94,6 +96,28 @@ class Link:
     def _options(self) -> NormOptions:
         return NormOptions(self.training, self.momentum, self.eps)
 
+    def note_fused(self, stage: int, activation: str) -> None:
+        """An activation ended it."""
+        self.entry.fused(stage, activation, self.norm is not NO_NORM)
+        if self.is_scaled:
+            self.entry.kinds = ("mul", *self.entry.kinds)
+
+    def note_materialized(self, stage: int) -> None:
+        """Other code used its value."""
+        entry = self.entry
+        if self.is_scaled:
+            entry.unfused, entry.kinds = 0, ("mul", "add")[: 1 + stage // 2]
+        elif not stage and self._adds_bias():
+            entry.unfused, entry.kinds, entry.reason = 0, ("bias",), ""
+        else:
+            waits = not stage and self.plan.contiguous and self.bias is not None and bridge.activates(self.input)
+            entry.note_materialized(stage, self.norm is NO_NORM, waits)
+
+    def _adds_bias(self) -> bool:
+        """Does the bias run with a convolution that other code takes? Not where the result has to be reordered."""
+        adds = self.bias is not None and self.output is None and not self.plan.contiguous
+        return adds and bridge.activates(self.input)
+
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:
         """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
@@ -103,6 +127,8 @@ class Link:
             if self.output is not None:
                 return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
+            if self._adds_bias():
+                return self.activate(None, False, 0)
             operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
             y = torch.conv2d(*operands, *self.plan.geometry)
             return y if y.stride() == self.plan.strides else _ordered(y, self.plan)

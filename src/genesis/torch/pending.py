@@ -125,8 +125,8 @@ def _compute(p: Pending) -> Tensor:
     if not stage and type(link) is Link and link.norm is NO_NORM:
         link.entry.is_shared = True
     value = link.compute(stage)
-    if stage < 3:
-        link.entry.note_materialized(stage, type(link) is Link and link.norm is NO_NORM)
+    if type(link) is Link:
+        link.note_materialized(stage)
     return value.compute(3) if type(value) is Computed else value
 
 
@@ -142,7 +142,8 @@ def computed(p: Pending) -> Tensor | Computed:
     link = p.link
     if p.stage == 1 or p.stage == 2:
         value = link.compute(p.stage)
-        link.entry.note_materialized(p.stage, type(link) is Link and link.norm is NO_NORM)
+        assert type(link) is Link
+        link.note_materialized(p.stage)
         if type(value) is not Computed:
             return become(p, value)
         p.link, p.stage = link, _ = value, 3
@@ -210,7 +211,7 @@ def _without_graph(value: Any) -> Any:
 
 
 # --- functions that extend a Pending ---
-def _can_extend(p: Pending, link: Link) -> bool:
+def can_extend(p: Pending, link: Link) -> bool:
     """Are the modes those in which the Pending was created?"""
     return p.value is None and are_current(link.modes) and (not _any_autocast() or is_autocast_to(link))
 
@@ -235,7 +236,7 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
         if known is not None and not known.fits(tensors, training):
             known = None
     if known is None:
-        if not _can_extend(p, link) or not _takes_norm(link, norm, training):
+        if not can_extend(p, link) or not _takes_norm(link, norm, training):
             return NOT_HERE
         if weight is not None and bias is not None and mean is not None and var is not None:
             known = link.guarded.norm = GuardedNorm(tensors, training)
@@ -296,7 +297,7 @@ def _batch_norm(
 def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     """An activation of a Pending, or NOT_HERE."""
     link, stage = p.link, p.stage
-    if type(link) is Computed or not _can_extend(p, link):
+    if type(link) is Computed or not can_extend(p, link):
         return NOT_HERE
     if not stage:
         if link.output is not None or link.entry.is_shared:
@@ -317,7 +318,7 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
         if y is None or stage == 2 or link.ready_for != activation:
             y = link.finish(activation, stage)
         link.ready = None
-    link.entry.fused(stage, activation, link.norm is not NO_NORM)
+    link.note_fused(stage, activation)
     if not inplace:
         return given(y)
     if type(y) is not Computed:
@@ -340,13 +341,13 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
         return NOT_HERE
     first, second = input, other
     if type(input) is not Pending or input.stage != 1:
-        takes, may_swap = type(input) is Pending and _adds_without_norm(input), func not in _ADDS_IN_PLACE
-        if may_swap and type(other) is Pending and (other.stage == 1 or (not takes and _adds_without_norm(other))):
+        takes, may_swap = type(input) is Pending and is_unused_convolution(input), func not in _ADDS_IN_PLACE
+        if may_swap and type(other) is Pending and (other.stage == 1 or (not takes and is_unused_convolution(other))):
             first, second = other, input
         elif not takes:
             return NOT_HERE
     link: Link = first.link
-    if second is first or not _can_extend(first, link):
+    if second is first or not can_extend(first, link):
         return NOT_HERE
     strides, inner = None, None
     if type(second) is Pending:
@@ -377,7 +378,7 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
     return first
 
 
-def _adds_without_norm(p: Pending) -> bool:
+def is_unused_convolution(p: Pending) -> bool:
     """Is this a convolution's result that may be summed, which nobody else has used?"""
     link = p.link
     if type(link) is Computed or p.stage or p.value is not None or link.output is not None:
@@ -431,16 +432,16 @@ _METADATA = [
 ]  # fmt: skip
 
 
-def _each(handler: Callable[..., object], functions: Iterable[Any]) -> dict[Function, Callable[..., object]]:
+def each(handler: Callable[..., object], functions: Iterable[Any]) -> dict[Function, Callable[..., object]]:
     """The handler of several functions, which takes the one that was called before its arguments."""
     return {func: functools.partial(handler, func) for func in functions}
 
 
 HANDLERS: dict[Function, Callable[..., object]] = {
     nn.functional.batch_norm: _batch_norm,
-    **_each(_activate, activations.READERS),
-    **_each(_relu, (torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE)),
-    **_each(_add, (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE)),
-    **_each(_metadata, _METADATA),
+    **each(_activate, activations.READERS),
+    **each(_relu, (torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE)),
+    **each(_add, (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE)),
+    **each(_metadata, _METADATA),
     Tensor.requires_grad.__get__: _requires_grad,
 }

@@ -11,7 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from genesis.fusion import Fusion
 from genesis.torch import bridge
 from genesis.torch.activations import of_layer
-from genesis.torch.entries import BY_PYTORCH, FORWARD, NOTHING_FOLLOWS, TRAINED_BY_PYTORCH, ConvEntry, PoolEntry
+from genesis.torch.entries import BY_PYTORCH, FORWARD, TRAINED_BY_PYTORCH, ConvEntry, PoolEntry
+from genesis.torch.pending_scales import LAYER_SCALE
+from genesis.torch.reasons import NOTHING_FOLLOWS
 
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
 
@@ -85,10 +87,12 @@ def _of_convolution(
         return (name,), entry.reason
     if entry.kinds:
         names = {kind: part for part, kind in _kinds(followers or [])}
-        names["norm"] = norms.get(entry.norm, "batch norm")
+        names["norm"] = "mul" if entry.norm == LAYER_SCALE else norms.get(entry.norm, "batch norm")
         return (name, *(names.get(kind, kind) for kind in entry.kinds)), ""
     if entry.trained_by_pytorch:
         return (name,), TRAINED_BY_PYTORCH
+    if entry.reason:  # of the calls so far
+        return (name,), entry.reason
     if followers is not None:
         kinds = _kinds(followers)
         if kinds and kinds[0][1] != "norm" and not bridge.activates(conv.weight):
@@ -98,7 +102,7 @@ def _of_convolution(
         if followers and isinstance(followers[0][1], _OTHER_NORMS):
             return (name,), f"{type(followers[0][1]).__name__} is not BatchNorm2d"
         return (name,), NOTHING_FOLLOWS
-    return (name,), entry.reason or "it has not been called yet"
+    return (name,), "it has not been called yet"
 
 
 def _kinds(followers: list[tuple[str, nn.Module]]) -> list[tuple[str, str]]:

@@ -81,6 +81,8 @@ def backward(
     needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients of x, weight and bias, as far as they are needed."""
+    if weight is not None:
+        weight = weight.contiguous()  # torch's kernel for channels-last reads an expanded one past its end
     is_ours = _is_ours(x, grad, weight, mean, inverse_std)
     if is_ours and _fills_rows(x):
         grad = grad.contiguous(memory_format=torch.channels_last)

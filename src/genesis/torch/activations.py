@@ -56,7 +56,7 @@ def _gelu(approximate: str = "none") -> Call | None:
     return None if name is None else (name, False)
 
 
-READERS: dict[object, Reader] = {
+READERS: dict[Callable[..., object], Reader] = {
     **dict.fromkeys((torch.relu_, F.relu_, Tensor.relu_), lambda: ("relu", True)),
     **dict.fromkeys((torch.sigmoid_, Tensor.sigmoid_), lambda: ("sigmoid", True)),
     **dict.fromkeys((torch.tanh_, Tensor.tanh_), lambda: ("tanh", True)),
@@ -78,7 +78,7 @@ READERS: dict[object, Reader] = {
 }
 """Of functions and methods that activate their first argument."""
 
-METHODS: dict[object, Reader] = {
+METHODS: dict[str, Reader] = {
     name: READERS[getattr(Tensor, name)] for name in ("relu", "relu_", "sigmoid", "sigmoid_", "tanh", "tanh_")
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class Fold(NamedTuple):
     settings: tuple[object, ...]
     strides: tuple[int, ...]
     looks: list[object]
-    packed: dict[tuple[int, ...] | None, Any]
+    packed: dict[tuple[int, ...] | None, object]
 
 
 class Folds:
@@ -150,7 +150,7 @@ def _memcmp() -> Callable[[int, int, int], int] | None:
 _compare = _memcmp()
 
 
-def _pack(fold: Fold, operands: Operands, eps: float, geometry: ConvGeometry, shape: tuple[int, ...]) -> Any:
+def _pack(fold: Fold, operands: Operands, eps: float, geometry: ConvGeometry, shape: tuple[int, ...]) -> object:
     """The packed weight, which the fold keeps; None where it isn't finite, and its products would be others."""
     weight, bias = _folded(operands, eps)
     if not bool(weight.isfinite().all()) or not bool(bias.isfinite().all()):

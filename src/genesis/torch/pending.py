@@ -12,7 +12,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Final, Literal, Protocol, TypeVar, final
+from typing import Any, Final, Literal, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -39,10 +39,8 @@ NOT_HERE: Final = _NotHere.NOT_HERE  # the result of a handler that leaves the c
 NotHere = Literal[_NotHere.NOT_HERE]
 
 
-class Function(Protocol):
-    """A function or method of PyTorch, as __torch_function__ gets it."""
-
-    def __call__(self, *args: object, **kwargs: object) -> object: ...
+Function: TypeAlias = Callable[..., object]
+"""A function or method of PyTorch, as __torch_function__ gets it."""
 
 
 @final
@@ -432,7 +430,7 @@ _METADATA = [
 ]  # fmt: skip
 
 
-def each(handler: Callable[..., object], functions: Iterable[Any]) -> dict[Function, Callable[..., object]]:
+def each(handler: Callable[..., object], functions: Iterable[Function]) -> dict[Function, Callable[..., object]]:
     """The handler of several functions, which takes the one that was called before its arguments."""
     return {func: functools.partial(handler, func) for func in functions}
 

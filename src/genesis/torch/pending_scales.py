@@ -93,6 +93,8 @@ HANDLERS.update(
     {
         **each(_scale, (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)),
         **each(_scale, _IN_PLACE),
-        **dict.fromkeys((F.dropout, F.dropout2d, torch.dropout), _dropout),
+        F.dropout: _dropout,
+        F.dropout2d: _dropout,
+        torch.dropout: _dropout,
     }
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 from urllib.parse import urlparse as urlparse
 
 from genesis.errors import CheckpointError
@@ -37,7 +37,7 @@ def set_dir(d: str | os.PathLike[str]) -> None:
 def load_state_dict_from_url(
     url: str, model_dir: str | None = None, map_location: object = None, progress: bool = True,
     check_hash: bool = False, file_name: str | None = None, weights_only: bool = False,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """Load the weights of a URL from the folder in which PyTorch keeps them, where they were downloaded before.
 
     Args:

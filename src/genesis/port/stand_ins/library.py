@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import genesis
 from genesis.errors import describe
@@ -12,7 +12,7 @@ from genesis.port.stand_ins import ops
 from genesis.tensor import Tensor
 
 T = TypeVar("T")
-Implementation = Callable[..., Any]
+Implementation = Callable[..., object]
 
 
 class Library:
@@ -37,7 +37,7 @@ class CustomOp:
         self._apply: Implementation = function
         self.__name__, self.__doc__ = name.partition("::")[2], function.__doc__
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self._apply(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -57,17 +57,17 @@ class CustomOp:
 
         class Declared(genesis.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, *inputs: Any) -> Any:
+            def forward(ctx: object, *inputs: object) -> object:
                 output = function(*inputs)
                 if setup_context is not None:
                     setup_context(ctx=ctx, inputs=inputs, output=output)
                 return output
 
             @staticmethod
-            def backward(ctx: Any, *grads: Tensor) -> Any:
+            def backward(ctx: object, *grads: Tensor) -> object:
                 return backward(ctx, *grads)
 
-        def applied(*args: object, **kwargs: object) -> Any:
+        def applied(*args: object, **kwargs: object) -> object:
             if kwargs:
                 raise TypeError(describe(self._name, ", ".join(kwargs), "given by position", "by name"))
             return Declared.apply(*args)
@@ -75,7 +75,9 @@ class CustomOp:
         self._apply = applied
 
 
-def custom_op(name: str, fn: Implementation | None = None, /, *, mutates_args: object = (), **kwargs: object) -> Any:
+def custom_op(
+    name: str, fn: Implementation | None = None, /, *, mutates_args: object = (), **kwargs: object
+) -> CustomOp | Callable[[Implementation], CustomOp]:  # fmt: skip
     """Declare a function as an op, which torch.ops then has under its name.
 
     Args:

@@ -12,13 +12,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
-from torch.nn.modules import module as torch_module
 
 from genesis.records import NormState, record
 from genesis.torch import pooling
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
+from genesis.torch.deferring import defer_again, has_hooks
 from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
@@ -41,8 +41,6 @@ BY_PYTORCH = "on the CPU a sum or activation without a norm is left to PyTorch"
 NOTHING_FOLLOWS, SEVERAL_USES = "no batch norm or activation follows", "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
-_before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
-_before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
 
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -144,6 +142,9 @@ class ConvEntry(_Entry[nn.Conv2d]):
             parameters = state["_parameters"]
             weight, bias = parameters["weight"], parameters["bias"]
         if self.active:
+            again = defer_again(self, state, input, weight, bias)
+            if again is not None:
+                return again
             given: Tensor | Computed = input
             if type(input) is Pending:
                 if type(input.link) is Computed and input.value is None:
@@ -173,10 +174,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         modes = modes_to_defer()
         if modes is None or not (no_python_mode_intercepts() if is_known else nothing_intercepts()):
             return None
-        if (
-            conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks
-            or _before_backward or _at_backward or _before_forward or _at_forward
-        ):  # fmt: skip
+        if has_hooks(conv.__dict__):
             self.reason = self.reason or "it has hooks"
             return None
         if not is_known:
@@ -264,9 +262,10 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
             return type(norm).forward(norm, input)
         norm = self.owner()
         if type(input) is Pending and type(norm) is nn.BatchNorm2d:
-            if not norm.training and (inferred := infer_norm(input, norm)) is not None:
+            training = norm.training
+            if not training and (inferred := infer_norm(input, norm)) is not None:
                 return inferred
-            training, momentum, buffers = norm.training, norm.momentum, norm._buffers
+            momentum, buffers = norm.momentum, norm._buffers
             tracks = norm.track_running_stats
             count = buffers.get("num_batches_tracked") if training and tracks else None
             if momentum is not None and len(buffers) == 3 and (count is None or type(count) is Tensor):

@@ -296,6 +296,11 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     link, stage = p.link, p.stage
     if type(link) is Computed or not _can_extend(p, link):
         return NOT_HERE
+    y: Tensor | Computed | None
+    if stage == 1 and link.ready is not None and link.ready_for == activation:
+        y, link.ready = link.ready, None
+        link.entry.fused(1, activation, True)
+        return y if type(y) is Tensor and not inplace else _given_to(p, y, inplace)
     if not stage:
         if link.output is not None or link.entry.is_shared:
             return NOT_HERE
@@ -305,17 +310,19 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
         if not bridge.activates(link.input):
             link.entry.leave_on_cpu()
             return NOT_HERE
-        y: Tensor | Computed | None = link.activate(activation, inplace, 0)
+        y = link.activate(activation, inplace, 0)
     elif link.norm is NO_NORM:
         if activation != "relu":  # whose derivative of higher orders asks nothing of the summand
             return NOT_HERE
         y = link.activate(activation, inplace, stage)
     else:
-        y = link.ready
-        if y is None or stage == 2 or link.ready_for != activation:
-            y = link.finish(activation, stage)
-        link.ready = None
+        y = link.finish(activation, stage)
     link.entry.fused(stage, activation, link.norm is not NO_NORM)
+    return _given_to(p, y, inplace)
+
+
+def _given_to(p: Pending, y: Tensor | Computed, inplace: bool) -> Tensor:
+    """The result of an activation of p, p itself if it works in place."""
     if not inplace:
         return given(y)
     if type(y) is not Computed:

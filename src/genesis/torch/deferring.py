@@ -1,17 +1,17 @@
-"""A convolution that is called again with tensors that look the same: deferred in one step."""
+"""What the layers of a chain give to it, and the quick way for a convolution that is called again."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_module
 
+from genesis.records import NormState, record
 from genesis.torch.autograd_functions import place
 from genesis.torch.links import Link
 from genesis.torch.modes import current_modes, function_modes
-from genesis.torch.pending import Pending, pending
 from genesis.torch.tensor_guards import autocast_dtype
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ def has_hooks(state: dict[str, Any]) -> bool:
     )  # fmt: skip
 
 
-def defer_again(
+def link_again(
     entry: ConvEntry, state: dict[str, Any], input: Tensor, weight: Tensor, bias: Tensor | None
-) -> Pending | None:
-    """Defer the convolution of a tensor like the last one; None: ask ConvEntry._link(), which also says why not.
+) -> Link | None:
+    """The deferred convolution of a tensor like the last one; None: ask ConvEntry.link(), which also says why not.
 
-    Its checks are those of _link() for a known convolution, written out: every step of this costs a chain its share.
+    Its checks are those of link() for a known convolution, written out: every step of this costs a chain its share.
     state: the layer's attributes.
     """
     known = entry.guarded
@@ -57,4 +57,22 @@ def defer_again(
         versions = (input._version, weight._version, 0 if bias is None else bias._version)
     except RuntimeError:  # an inference tensor
         return None
-    return pending(Link(entry, known, input, weight, bias, modes, versions), 0)
+    return Link(entry, known, input, weight, bias, modes, versions)
+
+
+def norm_of(layer: nn.BatchNorm2d) -> tuple[NormState[Tensor], bool] | None:
+    """The tensors that a batch norm works with, and whether it normalizes by the batch; None: ask the layer itself.
+
+    With the count of batches where that is to grow.
+    """
+    training, tracks, buffers, parameters = layer.training, layer.track_running_stats, layer._buffers, layer._parameters
+    count = buffers.get("num_batches_tracked") if training and tracks else None
+    if layer.momentum is None or len(buffers) != 3 or not (count is None or type(count) is Tensor):
+        return None
+    if "weight" not in parameters or "bias" not in parameters:
+        return None
+    mean, var = buffers["running_mean"], buffers["running_var"]
+    if training and not tracks:
+        mean = var = None
+    tensors = (parameters["weight"], parameters["bias"], mean, var, count)
+    return record(NormState, tensors), training or mean is None

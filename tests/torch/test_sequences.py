@@ -1,4 +1,4 @@
-"""Chains in a Sequential, which run without deferred tensors and without calls of their layers, unless someone looks."""
+"""Chains in a Sequential: without deferred tensors and calls of their layers, unless someone looks."""
 
 from __future__ import annotations
 
@@ -106,21 +106,23 @@ HOOKS: dict[str, Callable[[nn.Module], Any]] = {
 
 
 @pytest.mark.parametrize("name", HOOKS)
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_hooks_of_each_layer_are_called(name: str, place: int) -> None:
+def test_hooks_of_each_layer_are_called(name: str) -> None:
     theirs = chain()
     ours = genesis.torch.fuse(copy.deepcopy(theirs))
     counts, x = [], images().requires_grad_()
     for model in (theirs, ours):
-        for _ in range(3):
+        model(x), model(x)
+        for place in range(3):
+            handle = HOOKS[name](model[place])
+            NAMES.clear()
             model(x).sum().backward()
-        handle = HOOKS[name](model[place])
-        NAMES.clear()
-        model(x).sum().backward()
-        counts.append(len(NAMES))
-        if handle is not None:
-            handle.remove()
-    assert counts[0] == counts[1] > 0
+            counts.append(len(NAMES))
+            if handle is None:
+                del model[place].__dict__["_compiled_call_impl"]
+            else:
+                handle.remove()
+    assert counts[:3] == counts[3:]
+    assert 0 not in counts
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -144,14 +146,17 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
+IN_TRAINING = ("gamma, uncounted", "no momentum", "no batch statistics", "training", "frozen", "in place")
+
+
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("training", [True, False])
-def test_changes_count(name: str, training: bool) -> None:
+def test_changes_count(name: str) -> None:
+    training = name in IN_TRAINING
     theirs = chain().train(training)
     ours = genesis.torch.fuse(copy.deepcopy(theirs))
-    for i in range(6):
+    for i in range(4):
         x = images().requires_grad_()
-        if i == 3:
+        if i == 2:
             CHANGES[name](theirs), CHANGES[name](ours)
         with torch.set_grad_enabled(training):
             y, wanted = ours(x), theirs(x)
@@ -218,10 +223,10 @@ def test_what_is_no_layer_is_refused(place: int) -> None:
         model(images())
 
 
-def test_results_are_no_deferred_tensors_between_layers() -> None:
+def test_a_row_that_ends_in_another_sequential_is_fused_too() -> None:
     """A row of layers that a Sequential ends is continued outside."""
     model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)), nn.ReLU()).double()
     fused = genesis.torch.fuse(copy.deepcopy(model))
     agree(model, fused, images())
-    assert genesis.torch.report(fused).fused == [("0.0", "0.1", "1")]
+    assert genesis.torch.report(fused).fused == [("0.0", "0.1", "relu")]
     assert type(fused(images())) is not pending.Pending

@@ -12,7 +12,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Final, Literal, Protocol, TypeVar, final
+from typing import Any, Final, Literal, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ _make = Tensor._make_wrapper_subclass
 _any_autocast = torch._C._is_any_autocast_enabled
 _has_torch_function, _function_modes = torch._C._is_torch_function_enabled, torch._C._len_torch_function_stack
 _PLAIN = (Tensor, nn.Parameter)
-T = TypeVar("T")
 
 
 class _NotHere(Enum):
@@ -296,11 +295,10 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     link, stage = p.link, p.stage
     if type(link) is Computed or not _can_extend(p, link):
         return NOT_HERE
-    y: Tensor | Computed | None
     if stage == 1 and link.ready is not None and link.ready_for == activation:
         y, link.ready = link.ready, None
         link.entry.fused(1, activation, True)
-        return y if type(y) is Tensor and not inplace else _given_to(p, y, inplace)
+        return _given_to(p, y, inplace)
     if not stage:
         if link.output is not None or link.entry.is_shared:
             return NOT_HERE
@@ -431,8 +429,8 @@ _METADATA = [
     Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.ndim.__get__, Tensor.dtype.__get__, Tensor.numel,
     Tensor.device.__get__, Tensor.is_cuda.__get__, Tensor.is_cpu.__get__, Tensor.is_floating_point, Tensor.is_complex,
     Tensor.get_device, torch.is_floating_point, torch.is_complex, torch.numel, Tensor.nelement, Tensor.__len__,
-    Tensor.stride, Tensor.is_contiguous,
-    Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__, Tensor.is_meta.__get__,
+    Tensor.stride, Tensor.is_contiguous, Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__,
+    Tensor.is_meta.__get__,
 ]  # fmt: skip
 
 

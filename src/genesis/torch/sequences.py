@@ -37,17 +37,21 @@ def run(model: nn.Module, input: object, entries: tuple[type, type, type]) -> ob
     of_conv, of_norm, of_activation = entries
     x: Any = input
     for layer in layers:
-        if not _is_only(layer, of_conv):
+        if type(layer) is not nn.Conv2d or not _is_only(layer, of_conv):
             x = layer(x)
             continue
         norm = next(layers, _END)
-        act = next(layers, _END) if _is_only(norm, of_norm) else _END
+        if type(norm) is not nn.BatchNorm2d or not _is_only(norm, of_norm):
+            x = layer(x)
+            if norm is not _END:
+                x = norm(x)
+            continue
+        act = next(layers, _END)
         y = _chain(layer, norm, act, x) if _is_only(act, of_activation) else None
         if y is None:
-            y = layer(x)
-            for each in (norm, act):
-                if each is not _END:
-                    y = each(y)
+            y = norm(layer(x))
+            if act is not _END:
+                y = act(y)
         x = y
     return x
 
@@ -73,8 +77,6 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module, input: object)
     """act(norm(conv(input))); None where the convolution is not to be deferred."""
     state = conv.__dict__
     entry: ConvEntry = state["forward"]
-    if type(conv) is not nn.Conv2d or type(norm) is not nn.BatchNorm2d:
-        return None
     if not entry.active or "weight" in state or "bias" in state or "_conv_forward" in state:
         return None
     parameters = state["_parameters"]

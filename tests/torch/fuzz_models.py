@@ -414,6 +414,19 @@ class Checkpointed(Block):
         return F.relu(self.b(self.c(x)) + x)
 
 
+class ChainsInSequential(Block):
+    """Whole chains in Sequentials, one within the other, and a layer that chains share."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        act = rng.choice([self.r, nn.ReLU(), rng.choice(ACTIVATIONS)()])
+        inner = nn.Sequential(self.c2, self.b2, *[act][: rng.randrange(2)])
+        self.s = nn.Sequential(self.c, self.b, self.r, inner, *rng.choice([(), (self.c, self.b, act)]))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        return self.s(x)
+
+
 class InSequentials(Block):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)

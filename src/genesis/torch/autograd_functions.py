@@ -21,23 +21,23 @@ class _Place(threading.local):
     model: tuple[int, object] | None = None
 
 
-_place = _Place()
+place = _Place()
 
 
 def _here() -> tuple[int, object]:
     hooks = saved_tensors_hooks(True)
-    return _place.function, None if hooks is None else hooks[0]
+    return place.function, None if hooks is None else hooks[0]
 
 
 @contextmanager
 def inside_model() -> Iterator[None]:
     """Mark the call of a fused model, which returns nothing that is pending."""
-    outside = _place.model
-    _place.model = _here()
+    outside = place.model
+    place.model = _here()
     try:
         yield
     finally:
-        _place.model = outside
+        place.model = outside
 
 
 def modes_to_defer() -> Modes | None:
@@ -47,7 +47,7 @@ def modes_to_defer() -> Modes | None:
     of saved tensors, such as a checkpoint. A fused model that is called there may defer: it returns nothing pending.
     """
     modes = current_modes()
-    return modes if (_place.function == 0 and modes[2] is None) or _place.model == _here() else None
+    return modes if (modes[2] is None and place.function == 0) or place.model == _here() else None
 
 
 @functools.cache
@@ -61,12 +61,12 @@ def install() -> None:
             if type(each) is Pending:
                 args = materialized(args)
                 break
-        outside = _place.function
-        _place.calls += 1
-        _place.function = _place.calls
+        outside = place.function
+        place.calls += 1
+        place.function = place.calls
         try:
             return apply(cls, *args, **kwargs)
         finally:
-            _place.function = outside
+            place.function = outside
 
     torch.autograd.Function.apply = classmethod(apply_to_values)

@@ -33,7 +33,7 @@ class ConvCallEntry(ConvEntry):
 
         def defer(x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings) -> object:
             nonlocal deferred
-            link = None if deferred else self._link(conv, x, weight, bias, settings)  # one of the same forward
+            link = None if deferred else self.link(conv, x, weight, bias, settings)  # one of the same forward
             if link is None:
                 return NOT_HERE
             deferred = True

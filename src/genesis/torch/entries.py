@@ -12,7 +12,6 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
-from torch.nn.modules import module as torch_module
 
 from genesis.records import NormState, record
 from genesis.torch import bridge, pooling
@@ -20,6 +19,7 @@ from genesis.torch import pending_scales as pending_scales  # registers function
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
+from genesis.torch.deferring import has_hooks, link_again, norm_of
 from genesis.torch.folds import Folds
 from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, need_gradients, versions_of_three
@@ -34,6 +34,7 @@ from genesis.torch.pending import (
     pending,
 )  # fmt: skip
 from genesis.torch.reasons import UNPLANNED, nothing_follows
+from genesis.torch.sequences import is_sequential, run
 from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
@@ -45,9 +46,6 @@ BY_PYTORCH = "on the CPU a scale, sum or activation without a norm is left to Py
 SEVERAL_USES = "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
-_before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
-_before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
-
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
@@ -150,6 +148,9 @@ class ConvEntry(_Entry[nn.Conv2d]):
             parameters = state["_parameters"]
             weight, bias = parameters["weight"], parameters["bias"]
         if self.active:
+            again = link_again(self, state, input, weight, bias)
+            if again is not None:
+                return pending(again, 0)
             given: Tensor | Computed = input
             if type(input) is Pending:
                 if type(input.link) is Computed and input.value is None:
@@ -158,14 +159,14 @@ class ConvEntry(_Entry[nn.Conv2d]):
                     input.link.entry.taker = "conv2d"
                     given = materialize(input)
             settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
-            link = self._link(conv, given, weight, bias, settings)
+            link = self.link(conv, given, weight, bias, settings)
             if link is not None:
                 return pending(link, 0)
         elif self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
             self.begin()  # from the next call on
         return type(conv)._conv_forward(conv, materialized(input), weight, bias)
 
-    def _link(
+    def link(
         self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings
     ) -> Link | None:
         """The deferred convolution; None if it is to be computed now."""
@@ -183,10 +184,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         modes = modes_to_defer()
         if modes is None or not (no_python_mode_intercepts() if is_known else nothing_intercepts()):
             return None
-        if (
-            conv._forward_hooks or conv._backward_hooks or conv._backward_pre_hooks
-            or _before_backward or _at_backward or _before_forward or _at_forward
-        ):  # fmt: skip
+        if has_hooks(conv.__dict__):
             self.reason = self.reason or "it has hooks"
             return None
         if not is_known:
@@ -228,7 +226,9 @@ class ConvEntry(_Entry[nn.Conv2d]):
         if how is None:
             self.reason = self.reason or UNPLANNED
             return None
-        return GuardedConv(operands, given_strides, settings, how, dtype)
+        known = GuardedConv(operands, given_strides, settings, how, dtype)
+        known.trains = bridge.trains(weight) or not need_gradients(input, weight, bias)
+        return known
 
     # --- how its results were used ----------------------------------------------------------------------------------
     def fused(self, stage: int, activation: str, has_norm: bool) -> None:
@@ -279,20 +279,11 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
         if type(input) is Pending and type(norm) is nn.BatchNorm2d:
             if not norm.training and (inferred := infer_norm(input, norm)) is not None:
                 return inferred
-            training, momentum, buffers = norm.training, norm.momentum, norm._buffers
-            tracks = norm.track_running_stats
-            count = buffers.get("num_batches_tracked") if training and tracks else None
-            if momentum is not None and len(buffers) == 3 and (count is None or type(count) is Tensor):
-                parameters = norm._parameters
-                if "weight" in parameters and "bias" in parameters:
-                    mean, var = buffers["running_mean"], buffers["running_var"]
-                    if training and not tracks:
-                        mean = var = None
-                    tensors = (parameters["weight"], parameters["bias"], mean, var, count)
-                    state = record(NormState, tensors)
-                    y = batch_norm(input, state, training or mean is None, momentum, norm.eps)
-                    if y is not NOT_HERE:
-                        return y
+            found = norm_of(norm)
+            if found is not None and norm.momentum is not None:
+                y = batch_norm(input, *found, norm.momentum, norm.eps)
+                if y is not NOT_HERE:
+                    return y
         return type(norm).forward(norm, input)
 
 
@@ -363,6 +354,22 @@ class PoolEntry(_Entry[nn.MaxPool2d]):
         return pooling.max_pool2d(input, *how)
 
 
+class SequentialEntry(_Entry[nn.Sequential]):
+    """The forward of a Sequential: it runs chains among its layers without a deferred tensor for each."""
+
+    def begin(self) -> None:
+        pass
+
+    def __call__(self, input: Tensor) -> Tensor:
+        if is_compiling():
+            layers = self.original()
+            return type(layers).forward(layers, input)
+        return run(self.owner(), input, _CHAIN)
+
+
+_CHAIN = (ConvEntry, NormEntry, ActivationEntry)
+
+
 class Scriptable:
     """The plain model with the same parameters and buffers, which torch.jit.script compiles."""
 
@@ -424,7 +431,12 @@ class ModelEntry(_Entry[nn.Module]):
             return type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
         model = self.owner()
         with inside_model():
-            output = type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
+            if self.inner is not None:
+                output = self.inner(*args, **kwargs)
+            elif is_sequential(type(model)) and len(args) == 1 and not kwargs:
+                output = run(model, args[0], _CHAIN)
+            else:
+                output = type(model).forward(model, *args, **kwargs)
             return output if type(output) is Tensor else materialized(output)
 
     def __deepcopy__(self, memo: dict[int, nn.Module]) -> Self:

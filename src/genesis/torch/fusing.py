@@ -19,11 +19,13 @@ from genesis.torch.entries import (
     NormEntry,
     PoolEntry,
     Scriptable,
+    SequentialEntry,
     _Entry,
     strip,
 )  # fmt: skip
 from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
+from genesis.torch.sequences import is_sequential
 
 _FORWARDS: dict[type[nn.Module], type[_Entry]] = {
     nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.MaxPool2d: PoolEntry, **dict.fromkeys(LAYERS, ActivationEntry)
@@ -62,6 +64,8 @@ def fuse(model: nn.Module) -> nn.Module:
         entry = _FORWARDS.get(kind)
         if entry is None and issubclass(kind, nn.Conv2d) and not issubclass(kind, LazyModuleMixin):
             entry = ConvEntry if kind.forward is nn.Conv2d.forward else ConvCallEntry
+        if entry is None and module is not model and is_sequential(kind):
+            entry = SequentialEntry
         if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
             entry = FrozenNormEntry
         if entry is not None and state.keys().isdisjoint((FORWARD, "_conv_forward")):

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from genesis.records import NormState, record
-from genesis.torch.modes import current_modes
+from genesis.torch.modes import current_modes, function_modes
 from genesis.torch.pending import NO_ACTIVATIONS, Pending, given, is_autocast_to, pending
 
-_any_autocast, _function_modes = torch._C._is_any_autocast_enabled, torch._C._len_torch_function_stack
+_any_autocast = torch._C._is_any_autocast_enabled
 
 
 def infer_norm(p: Pending, layer: nn.BatchNorm2d) -> Tensor | None:
@@ -27,11 +27,10 @@ def infer_norm(p: Pending, layer: nn.BatchNorm2d) -> Tensor | None:
     if p.stage or p.value is not None:
         return None
     link: Any = p.link  # a Link, at stage 0
-    known = link.guarded.norm
-    if known is None or known.training or link.modes[0] or link.norm is not None:
+    known, modes, entry = link.guarded.norm, link.modes, link.entry
+    if known is None or known.training or modes[0] or link.norm is not None:
         return None
     parameters, buffers, eps = layer._parameters, layer._buffers, layer.eps
-    entry = link.entry
     following = entry.next
     if not eps > 0.0 or link.output is not None or not following:
         return None
@@ -46,7 +45,7 @@ def infer_norm(p: Pending, layer: nn.BatchNorm2d) -> Tensor | None:
         link.norm_versions = (gamma._version, beta._version, mean._version, var._version)
     except (AttributeError, KeyError, RuntimeError):  # None, a parametrization's, an inference tensor
         return None
-    if current_modes() is not link.modes or _function_modes() or forward_ad._current_level >= 0:
+    if current_modes() is not modes or function_modes() or forward_ad._current_level >= 0:
         return None
     if _any_autocast() and not is_autocast_to(link):
         return None

@@ -14,7 +14,7 @@ from torch.utils._device import DeviceContext
 
 saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
+function_modes = torch._C._len_torch_function_stack
 _transforms = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
 _is_grad_enabled, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
@@ -27,7 +27,7 @@ def nothing_intercepts() -> bool:
     """
     return not (
         _dispatch_modes()
-        or (_function_modes() and not _only_devices())
+        or (function_modes() and not _only_devices())
         or _transforms()
         or forward_ad._current_level >= 0
         or _tracing() is not None
@@ -36,7 +36,7 @@ def nothing_intercepts() -> bool:
 
 def no_python_mode_intercepts() -> bool:
     """nothing_intercepts() for tensors that have passed their guard, which covers all that works by dispatch keys."""
-    return not (_function_modes() and not _only_devices()) and forward_ad._current_level < 0
+    return not (function_modes() and not _only_devices()) and forward_ad._current_level < 0
 
 
 def dispatch_interceptors() -> tuple[int, bool, bool]:
@@ -70,7 +70,12 @@ def current_modes() -> Modes:
 
 def are_current(then: Modes) -> bool:
     """Return whether these are the current modes, and nothing intercepts."""
-    return (current_modes() is then or _are_same(then)) and nothing_intercepts()
+    if (
+        then is not current_modes() or function_modes() or _dispatch_modes() or _transforms()
+        or forward_ad._current_level >= 0 or _tracing() is not None
+    ):  # fmt: skip
+        return _are_same(then) and nothing_intercepts()
+    return True
 
 
 def are_current_for_guarded(then: Modes) -> bool:

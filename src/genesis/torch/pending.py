@@ -12,7 +12,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias, TypeVar, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ _make = Tensor._make_wrapper_subclass
 _any_autocast = torch._C._is_any_autocast_enabled
 _has_torch_function, _function_modes = torch._C._is_torch_function_enabled, torch._C._len_torch_function_stack
 _PLAIN = (Tensor, nn.Parameter)
-T = TypeVar("T")
 
 
 class _NotHere(Enum):
@@ -297,6 +296,10 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     link, stage = p.link, p.stage
     if type(link) is Computed or not can_extend(p, link):
         return NOT_HERE
+    if stage == 1 and link.ready is not None and link.ready_for == activation:
+        y, link.ready = link.ready, None
+        link.note_fused(1, activation)
+        return _given_to(p, y, inplace)
     if not stage:
         if link.output is not None or link.entry.is_shared:
             return NOT_HERE
@@ -306,17 +309,19 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
         if not bridge.activates(link.input):
             link.entry.leave_on_cpu()
             return NOT_HERE
-        y: Tensor | Computed | None = link.activate(activation, inplace, 0)
+        y = link.activate(activation, inplace, 0)
     elif link.norm is NO_NORM:
         if activation != "relu":  # whose derivative of higher orders asks nothing of the summand
             return NOT_HERE
         y = link.activate(activation, inplace, stage)
     else:
-        y = link.ready
-        if y is None or stage == 2 or link.ready_for != activation:
-            y = link.finish(activation, stage)
-        link.ready = None
+        y = link.finish(activation, stage)
     link.note_fused(stage, activation)
+    return _given_to(p, y, inplace)
+
+
+def _given_to(p: Pending, y: Tensor | Computed, inplace: bool) -> Tensor:
+    """The result of an activation of p, p itself if it works in place."""
     if not inplace:
         return given(y)
     if type(y) is not Computed:
@@ -425,8 +430,8 @@ _METADATA = [
     Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.ndim.__get__, Tensor.dtype.__get__, Tensor.numel,
     Tensor.device.__get__, Tensor.is_cuda.__get__, Tensor.is_cpu.__get__, Tensor.is_floating_point, Tensor.is_complex,
     Tensor.get_device, torch.is_floating_point, torch.is_complex, torch.numel, Tensor.nelement, Tensor.__len__,
-    Tensor.stride, Tensor.is_contiguous,
-    Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__, Tensor.is_meta.__get__,
+    Tensor.stride, Tensor.is_contiguous, Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__,
+    Tensor.is_meta.__get__,
 ]  # fmt: skip
 
 

@@ -61,31 +61,32 @@ class GuardedConv:
     """The plan of a convolution, and the guard of the operands and settings that it was made for."""
 
     __slots__ = (
-        "_autocast", "_number", "_same", "_settings", "_strides", "activated", "device", "dtype", "make", "norm",
-        "plan", "summand",
+        "activated", "autocast", "device", "dtype", "make", "norm", "number", "plan", "same", "settings", "strides",
+        "summand", "trains",
     )  # fmt: skip
 
     def __init__(
         self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: Settings, plan: Plan,
         dtype: torch.dtype,
     ) -> None:  # fmt: skip
-        self._same, self._strides, self._settings = guard(*operands), strides, settings
-        self._number, self._autocast = len(operands), autocast_dtype(operands[0])
+        self.same, self.strides, self.settings = guard(*operands), strides, settings
+        self.number, self.autocast = len(operands), autocast_dtype(operands[0])
         self.plan, self.dtype = plan, dtype
         self.norm: GuardedNorm | None = None
         # Where no norm follows: by the activation, and what its backward wants.
         self.activated: dict[tuple[str | None, str | None, bool], Activated | Unprepared] = {}
         self.summand: tuple[tuple[int, ...] | None, Check] | None = None  # strides as in fits()
         self.device = operands[0].device
+        self.trains = True  # False: where gradients are recorded, PyTorch's own layers run
         self.make: Callable[[], Pending] | None = None  # constructs its Pendings
 
     def fits(self, operands: tuple[Tensor, ...], strides: tuple[int, ...] | None, settings: Settings) -> bool:
         """strides: those that the input has for PyTorch, where they are not its own."""
-        if len(operands) != self._number or self._strides != strides or self._settings != settings:
+        if len(operands) != self.number or self.strides != strides or self.settings != settings:
             return False
-        if not self._same(*operands):
+        if not self.same(*operands):
             return False
-        return self._autocast is None or self._autocast is autocast_dtype(operands[0])
+        return self.autocast is None or self.autocast is autocast_dtype(operands[0])
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:

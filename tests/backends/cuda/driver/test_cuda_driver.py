@@ -148,12 +148,23 @@ def test_prepared_launch_skips_constants_among_what_changes(monkeypatch: pytest.
     types = ["*fp32", "constexpr", "*fp32", "fp32", "i32"]
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types, metadata())  # type: ignore[arg-type]
     run = kernel.prepare((1, 1, 1), 4, (7,))
-    run(0, 64, 0, 128, 0.5)
-    assert arguments(recorder.calls[-1].table, "QQfiQQ") == [64, 128, 0.5, 7, 0, 0]
+    for nothing in (0, None, 1.5, -1):  # whatever is given for a constant
+        run(0, 64, nothing, 128, 0.5)
+        assert arguments(recorder.calls[-1].table, "QQfiQQ") == [64, 128, 0.5, 7, 0, 0]
+    run(0, 64, None, 128, 1e300)
+    assert arguments(recorder.calls[-1].table, "QQf") == [64, 128, math.inf]
+    with pytest.raises(struct.error):
+        run(0, None, 0, 128, 0.5)
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types[:2], metadata())  # type: ignore[arg-type]
     run = kernel.prepare((1, 1, 1), 2, ())
     run(0, 192, 0)
     assert arguments(recorder.calls[-1].table, "QQQ") == [192, 0, 0]
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), types, metadata(global_scratch_size=1))  # type: ignore[arg-type]
+    recorder.allocate = lambda device, num_bytes, stream: 1000  # type: ignore[attr-defined]
+    recorder.release = lambda *_: None  # type: ignore[attr-defined]
+    run = kernel.prepare((1, 1, 1), 4, (7,))
+    run(0, 64, None, 128, 0.5)
+    assert arguments(recorder.calls[-1].table, "QQfiQQ") == [64, 128, 0.5, 7, 1000, 0]
 
 
 def test_prepared_extended_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +184,11 @@ def test_launches_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32", "i32"], metadata())  # type: ignore[arg-type]
     kernel.launch((1, 2, 3), 9, [4, 5])
     kernel.prepare((1, 2, 3), 1, (5,))(9, 4)
+    kernel = CudaKernel(recorder, 0, "_kernel", cu.CUfunction(0), ["i32", "constexpr", "i32"], metadata())  # type: ignore[arg-type]
+    kernel.prepare((1, 2, 3), 2, (5,))(9, 4, None)
     assert [(device, name, grid, stream, [*values]) for device, name, grid, stream, values in seen] == [
         (0, "_kernel", (1, 2, 3), 9, [4, 5])
-    ] * 2
+    ] * 3
 
 
 def test_a_thread_without_context_is_given_one(monkeypatch: pytest.MonkeyPatch) -> None:

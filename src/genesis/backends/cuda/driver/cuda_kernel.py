@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from genesis.backends.cuda.driver.interface import Function, GpuDriver, Grid, KernelMetadata, Kind, RawLaunch, Value
 from genesis.backends.cuda.driver.launching import FORMATS, Configuration, Launcher, attribute
@@ -50,22 +50,24 @@ class CudaKernel:
         given = [i for i in self._used if i < num_leading]
         everything = (*[0] * num_leading, *rest)
         selected = everything if self._select is None else self._select(everything)
+        skipped = frozenset(range(num_leading)).difference(given)
+        if not skipped or not self._metadata.global_scratch_size:
+            return self._prepare(grid, num_leading, selected[len(given) :], skipped)
         run = self._prepare(grid, len(given), selected[len(given) :])
-        if len(given) == num_leading:
-            return run
         select = _selection(given)
         return lambda stream, *leading: run(stream, *select(leading))
 
-    def _prepare(self, grid: Grid, num_given: int, rest: Sequence[Value]) -> RawLaunch:
-        """run(stream, *values), values and rest without the constants among them."""
+    def _prepare(self, grid: Grid, num_given: int, rest: Sequence[Value], skipped: Collection[int] = ()) -> RawLaunch:
+        """run(stream, *values): values without the constants among them, but for those at the skipped places."""
         x, y, z = grid
         metadata, launcher = self._metadata, self._launcher
         threads = (32 * metadata.num_warps, 1, 1)
         configuration = Configuration((x * metadata.num_ctas, y, z), threads, metadata.shared, self._attributes)
-        formats = self._formats  # after which Triton adds two addresses of scratch memory
+        formats = iter(self._formats)  # after which Triton adds two addresses of scratch memory
+        given = ["Q" if i in skipped else next(formats) for i in range(num_given)]
         if not metadata.global_scratch_size:
-            return launcher.prepare(configuration, formats[:num_given], [*formats[num_given:], "8x", "8x"], rest)
-        run = launcher.prepare(configuration, [*formats, "Q"], ["8x"])
+            return launcher.prepare(configuration, given, [*formats, "8x", "8x"], rest, skipped)
+        run = launcher.prepare(configuration, [*given, *formats, "Q"], ["8x"])
         driver, device = launcher.driver, launcher.device
         num_bytes = x * y * z * metadata.num_ctas * metadata.global_scratch_size
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from cuda.bindings import driver as cu
@@ -120,21 +120,23 @@ class Launcher:
 
     def prepare(
         self, configuration: Configuration, slots: Sequence[str], other_slots: Sequence[str] = (),
-        rest: Sequence[Value] = (),
+        rest: Sequence[Value] = (), skipped: Collection[int] = (),
     ) -> RawLaunch:  # fmt: skip
         """run(stream, *values): launch with these values, packed as the slots say, and the rest in the other slots.
 
-        What does not change is packed once.
+        What does not change is packed once. skipped: places of values that the function does not take. They are packed
+        like the others, which is quicker than to leave them out, but no argument refers to them.
         """
         driver, device, name, function = self.driver, self.device, self._name, self._function
         launch, note, grid = driver_call(), self._note, configuration.grid
         given, others = struct.Struct("<" + "".join(slots)), struct.Struct("<" + "".join(other_slots))
         pack_into, num_bytes = given.pack_into, given.size + others.size
+        places = [8 * i for i in range(num_bytes // 8) if i not in skipped]
         activate = driver.activate if driver.device_count() > 1 else None
         idle: list[Block] = []  # those that no thread is launching with
 
         def fresh() -> Block:
-            block = Block(configuration, range(0, num_bytes, 8), num_bytes)
+            block = Block(configuration, places, num_bytes)
             _pack(others, block.arguments, given.size, rest)
             return block
 
@@ -150,15 +152,16 @@ class Launcher:
                 block.change_stream(stream)
             try:
                 pack_into(block.arguments, 0, *values)
-            except OverflowError:
-                _pack(given, block.arguments, 0, values)
+            except (OverflowError, struct.error):  # the latter of what a skipped place was given: None, say
+                _pack(given, block.arguments, 0, [0 if i in skipped else value for i, value in enumerate(values)])
             status = launch(block.configuration, function, block.table, None)
             if status:
                 self._failed(status, block)
             idle.append(block)
             note(name)
             if driver.watch_launches:
-                driver.launched(device, name, grid, stream, (*values, *rest))
+                taken = [value for i, value in enumerate(values) if i not in skipped]
+                driver.launched(device, name, grid, stream, (*taken, *rest))
 
         return run
 

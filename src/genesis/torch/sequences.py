@@ -1,0 +1,117 @@
+"""The layers of a Sequential: convolution, batch norm and activation in a row run as one call.
+
+Between them no code but PyTorch's own would see the results, which so need not exist: no deferred tensor is made, and
+no layer is called. Where something might watch or change a layer, each is called as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from genesis.records import NormState
+from genesis.torch.activations import of_layer
+from genesis.torch.deferring import has_hooks, link_again, norm_of
+from genesis.torch.links import Computed, Link
+from genesis.torch.pending import Pending, given, is_autocast_to, pending
+
+if TYPE_CHECKING:
+    from genesis.torch.entries import ConvEntry
+
+_call = nn.Module._wrapped_call_impl
+
+
+def is_sequential(kind: type[nn.Module]) -> bool:
+    """Does a class run its layers as Sequential does?"""
+    return issubclass(kind, nn.Sequential) and (kind.forward, kind.__iter__) == _PLAIN
+
+
+_PLAIN = (nn.Sequential.forward, nn.Sequential.__iter__)
+
+
+def run(model: nn.Module, input: object, entries: tuple[type, type, type]) -> object:
+    """Sequential.forward(model, input). entries: what stands for the forward of the three layers of a chain."""
+    layers: Iterator[Any] = iter(model._modules.values())
+    of_conv, of_norm, of_activation = entries
+    x: Any = input
+    for layer in layers:
+        if type(layer) is not nn.Conv2d or not _is_only(layer, of_conv):
+            x = layer(x)
+            continue
+        norm = next(layers, _END)
+        if type(norm) is not nn.BatchNorm2d or not _is_only(norm, of_norm):
+            x = layer(x)
+            if norm is not _END:
+                x = norm(x)
+            continue
+        act = next(layers, _END)
+        y = _chain(layer, norm, act, x) if _is_only(act, of_activation) else None
+        if y is None:
+            y = norm(layer(x))
+            if act is not _END:
+                y = act(y)
+        x = y
+    return x
+
+
+_END: Any = object()
+
+
+def _is_only(layer: object, entry: type) -> bool:
+    """Would a call of this layer be a call of the entry, and nothing else?"""
+    if not isinstance(layer, nn.Module):
+        return False
+    state = layer.__dict__
+    return (
+        type(state.get("forward")) is entry
+        and not has_hooks(state)
+        and not state["_forward_pre_hooks"]
+        and state.get("_compiled_call_impl") is None
+        and type(layer).__call__ is _call
+    )
+
+
+def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module, input: object) -> Tensor | None:
+    """act(norm(conv(input))); None where the convolution is not to be deferred."""
+    state = conv.__dict__
+    entry: ConvEntry = state["forward"]
+    if not entry.active or "weight" in state or "bias" in state or "_conv_forward" in state:
+        return None
+    parameters = state["_parameters"]
+    if "weight" not in parameters or "bias" not in parameters:
+        return None
+    weight, bias = parameters["weight"], parameters["bias"]
+    link: Link | None
+    if type(input) is Tensor:
+        link = link_again(entry, state, input, weight, bias)
+    elif type(input) is Pending and type(input.link) is Computed and input.value is None:
+        settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
+        link = entry.link(conv, input.link, weight, bias, settings)
+    else:
+        return None
+    if link is None:
+        return None
+    activation, found = of_layer(act), norm_of(norm)
+    if activation is not None and found is not None and _take(link, norm, *found):
+        y = link.whole(activation[0])
+        entry.fused(1, activation[0], True)
+        return given(y)
+    result: Tensor = act(norm(pending(link, 0)))
+    return result
+
+
+def _take(link: Link, layer: nn.BatchNorm2d, norm: NormState[Tensor], training: bool) -> bool:
+    """Let the link take a batch norm that looks like the last one; False: batch_norm() may know better."""
+    gamma, beta, mean, var, count = norm
+    known, momentum, eps = link.guarded.norm, layer.momentum, layer.eps
+    if known is None or link.output is not None or type(momentum) is not float or not eps > 0.0:
+        return False
+    if gamma is None or beta is None or mean is None or var is None:
+        return False
+    if not known.fits(norm[:4] if count is None else norm, training) or not is_autocast_to(link):
+        return False
+    link.known, link.norm, link.training, link.momentum, link.eps = known, norm, training, momentum, eps
+    link.entry.norm = id(gamma)
+    return True

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.torch import dynamo, entries
+from genesis.torch import bridge, dynamo, entries
 from tests.torch.chains import agree, images, pair
 from tests.torch.fuzz_models import FUNCTIONS, OddConv, PaddedConv, StandardizedConv
 from tests.torch.test_activations import LAYERS, kinds
@@ -164,6 +164,7 @@ def test_subclasses_that_call_the_function(kind: type[nn.Conv2d], number: int, c
 def test_on_the_cpu_the_pair_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where none of its passes is saved; on CUDA the same model is fused."""
     monkeypatch.undo()
+    monkeypatch.setattr(bridge, "trains", lambda x: True)
     theirs, ours = pair(Ends(nn.ReLU()))
     sequence = genesis.torch.fuse(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()))
     assert genesis.torch.report(sequence).left == [("0", entries.BY_PYTORCH)]

@@ -17,7 +17,9 @@ from torch.nn.utils import parametrizations, prune
 from torch.utils.flop_counter import FlopCounterMode
 
 import genesis.torch
+from genesis.torch import bridge
 from genesis.torch.pending import Pending
+from genesis.torch.reasons import nothing_follows
 from tests.torch.chains import Chain, agree, images, pair
 
 
@@ -329,8 +331,8 @@ def test_reports_learn_from_calls() -> None:
     text = str(genesis.torch.fuse(ours).fusion)
     assert text.splitlines() == [
         "2 fused, 2 left", "  0.c → 0.b → relu", "  2.c → 2.b → relu",
-        "  0.fusion: left, as no batch norm or activation follows, but conv2d",
-        "  1: left, as no batch norm or activation follows, but conv2d",
+        f"  0.fusion: left, as {nothing_follows('conv2d', bridge.activates(images()))}",
+        f"  1: left, as {nothing_follows('conv2d', bridge.activates(images()))}",
     ]  # fmt: skip
     assert str(genesis.torch.report(ours)) == text
     ours[2].r = nn.Identity()

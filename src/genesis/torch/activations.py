@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from genesis import activations
 
+Function = Callable[..., object]  # of PyTorch, as __torch_function__ gets it, or what handles its calls
 # A reader takes a call's arguments after the input, and returns the activation and whether it works in place; None if
 # the op does not know it.
 Call = tuple[str, bool]
@@ -56,7 +57,7 @@ def _gelu(approximate: str = "none") -> Call | None:
     return None if name is None else (name, False)
 
 
-READERS: dict[Callable[..., object], Reader] = {
+READERS: dict[Function, Reader] = {
     **dict.fromkeys((torch.relu_, F.relu_, Tensor.relu_), lambda: ("relu", True)),
     **dict.fromkeys((torch.sigmoid_, Tensor.sigmoid_), lambda: ("sigmoid", True)),
     **dict.fromkeys((torch.tanh_, Tensor.tanh_), lambda: ("tanh", True)),

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, fx
 
 from genesis.fusion import Fusion
+from genesis.torch.activations import Function
 from genesis.torch.graph_passes import add_gradients_in_the_op, count_batches_at_once
 from genesis.torch.opaque import tell_inductor
-from genesis.torch.recordings import Function, Recording, Recordings
+from genesis.torch.recordings import Recording, Recordings
 
 _logger = logging.getLogger("genesis.torch")
 _MAX_WAITING = 8  # forward passes of a graph without a backward

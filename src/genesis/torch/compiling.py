@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from genesis.errors import DTypeError, describe
 from genesis.torch import outstanding
-from genesis.torch.recordings import Function, Recordings, Target
+from genesis.torch.activations import Function
+from genesis.torch.recordings import Recordings, Target
 
 if TYPE_CHECKING:
     from genesis.torch.capturing import Backend

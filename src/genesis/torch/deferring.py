@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -17,25 +17,25 @@ from genesis.torch.tensor_guards import autocast_dtype
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
 
+Attributes: TypeAlias = "dict[str, Any]"
+"""Those of a layer, its __dict__."""
+
 _before_backward, _at_backward = torch_module._global_backward_pre_hooks, torch_module._global_backward_hooks
 _before_forward, _at_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
 
 
-def has_hooks(state: dict[str, Any]) -> bool:
-    """Does anybody watch the calls of a layer with these attributes?"""
+def has_hooks(state: Attributes) -> bool:
+    """Does anybody watch the calls of a layer?"""
     return bool(
         state["_forward_hooks"] or state["_backward_hooks"] or state["_backward_pre_hooks"]
         or _before_backward or _at_backward or _before_forward or _at_forward
     )  # fmt: skip
 
 
-def link_again(
-    entry: ConvEntry, state: dict[str, Any], input: Tensor, weight: Tensor, bias: Tensor | None
-) -> Link | None:
+def link_again(entry: ConvEntry, state: Attributes, input: Tensor, weight: Tensor, bias: Tensor | None) -> Link | None:
     """The deferred convolution of a tensor like the last one; None: ask ConvEntry.link(), which also says why not.
 
     Its checks are those of link() for a known convolution, written out: every step of this costs a chain its share.
-    state: the layer's attributes.
     """
     known = entry.guarded
     if known is None or known.strides is not None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
 import weakref
 from types import CodeType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +19,11 @@ from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
 from genesis.torch.deferring import has_hooks, link_again, norm_of
+from genesis.torch.entry import FORWARD, Entry
 from genesis.torch.folds import Folds
 from genesis.torch.inference import infer_norm
-from genesis.torch.links import Computed, Link, need_gradients, versions_of_three
-from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
+from genesis.torch.links import Computed, Link, need_gradients
+from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts, versions_of_three
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
@@ -39,15 +39,13 @@ from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
 
-FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
+SCRIPT = "__prepare_scriptable__"  # the attribute
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 TRAINED_BY_PYTORCH = "on the CPU training is left to PyTorch"
 BY_PYTORCH = "on the CPU a scale, sum or activation without a norm is left to PyTorch"
 SEVERAL_USES = "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
-
-Layer = TypeVar("Layer", bound=nn.Module)
 
 
 class Forward(Protocol):
@@ -58,63 +56,7 @@ class Forward(Protocol):
     def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
-class _Entry(Generic[Layer]):
-    """A callable in place of a layer's forward; it doesn't keep the layer alive. Copies of the layer have their own."""
-
-    layer: weakref.ref[Layer]
-
-    _is_original = True  # False: copied by itself, perhaps into a copy of the layer
-
-    def __init__(self, layer: Layer, name: str) -> None:
-        self.layer, self.name = weakref.ref(layer), name
-        self.begin()
-
-    def original(self) -> Layer:
-        """The layer that fuse() was given."""
-        layer = self.layer()
-        assert layer is not None
-        return layer
-
-    def owner(self) -> Layer:
-        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original.
-
-        A copy shares the original's containers. Without one, the caller's frame need not be searched.
-        """
-        layer = self.layer()
-        if layer is not None and self._is_original and _holders(layer) == _ALONE:
-            return layer
-        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
-        if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(FORWARD) is not self:
-            assert layer is not None
-            return layer
-        return caller
-
-    def begin(self) -> None:
-        raise NotImplementedError
-
-    def __copy__(self) -> Self:
-        kind, args, *state = self.__reduce__()
-        other = kind(*args)
-        other.__dict__.update(*state, _is_original=False)
-        return other
-
-    def __deepcopy__(self, memo: dict[int, Layer]) -> Self:
-        layer = self.original()
-        return type(self)(memo.get(id(layer), layer), self.name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.layer(), self.name)
-
-
-def _holders(layer: nn.Module) -> int:
-    """The number of references to a container that every module has of its own."""
-    return sys.getrefcount(layer.__dict__["_non_persistent_buffers_set"])
-
-
-_ALONE = _holders(nn.Identity())
-
-
-class ConvEntry(_Entry[nn.Conv2d]):
+class ConvEntry(Entry[nn.Conv2d]):
     """The forward of a Conv2d: it defers the convolution wherever the fused op can compute it."""
 
     def begin(self) -> None:
@@ -265,7 +207,7 @@ class ConvEntry(_Entry[nn.Conv2d]):
         self.active, self.left_on_cpu, self.reason = False, False, reason
 
 
-class NormEntry(_Entry[nn.BatchNorm2d]):
+class NormEntry(Entry[nn.BatchNorm2d]):
     """The forward of a BatchNorm2d: a fast path for a Pending, on which the op counts the batch."""
 
     def begin(self) -> None:
@@ -287,7 +229,7 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
         return type(norm).forward(norm, input)
 
 
-class FrozenNormEntry(_Entry[nn.Module]):
+class FrozenNormEntry(Entry[nn.Module]):
     """The forward of torchvision's FrozenBatchNorm2d: of a Pending, batch norm with its buffers as the statistics."""
 
     NAMES = frozenset(("torchvision.ops.misc.FrozenBatchNorm2d",))
@@ -309,7 +251,7 @@ class FrozenNormEntry(_Entry[nn.Module]):
         return result
 
 
-class ActivationEntry(_Entry[nn.Module]):
+class ActivationEntry(Entry[nn.Module]):
     """The forward of an activation: a fast path for a Pending."""
 
     def begin(self) -> None:
@@ -330,7 +272,7 @@ class ActivationEntry(_Entry[nn.Module]):
         return result
 
 
-class PoolEntry(_Entry[nn.MaxPool2d]):
+class PoolEntry(Entry[nn.MaxPool2d]):
     """The forward of a MaxPool2d: Genesis' kernel on CUDA; on the CPU a chain's result is pooled as it is."""
 
     def begin(self) -> None:
@@ -354,7 +296,7 @@ class PoolEntry(_Entry[nn.MaxPool2d]):
         return pooling.max_pool2d(input, *how)
 
 
-class SequentialEntry(_Entry[nn.Sequential]):
+class SequentialEntry(Entry[nn.Sequential]):
     """The forward of a Sequential: it runs chains among its layers without a deferred tensor for each."""
 
     def begin(self) -> None:
@@ -395,7 +337,7 @@ def strip(model: nn.Module) -> nn.Module:
     for module in model.modules():
         state = module.__dict__
         forward = state.get(FORWARD)
-        if isinstance(forward, _Entry):
+        if isinstance(forward, Entry):
             del state[FORWARD]
             if isinstance(forward, ModelEntry) and forward.inner is not None:
                 state[FORWARD] = forward.inner
@@ -404,7 +346,7 @@ def strip(model: nn.Module) -> nn.Module:
     return model
 
 
-class ModelEntry(_Entry[nn.Module]):
+class ModelEntry(Entry[nn.Module]):
     """The forward of the model that was fused: it computes whatever in its output is pending."""
 
     inner: Forward | None = None  # a forward that was the model's own attribute

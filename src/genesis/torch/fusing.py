@@ -10,7 +10,6 @@ from genesis.torch.activations import LAYERS
 from genesis.torch.autograd_functions import install
 from genesis.torch.conv_call_entries import ConvCallEntry
 from genesis.torch.entries import (
-    FORWARD,
     SCRIPT,
     ActivationEntry,
     ConvEntry,
@@ -20,14 +19,14 @@ from genesis.torch.entries import (
     PoolEntry,
     Scriptable,
     SequentialEntry,
-    _Entry,
     strip,
 )  # fmt: skip
+from genesis.torch.entry import FORWARD, Entry
 from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
 from genesis.torch.sequences import is_sequential
 
-_FORWARDS: dict[type[nn.Module], type[_Entry]] = {
+_FORWARDS: dict[type[nn.Module], type[Entry]] = {
     nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.MaxPool2d: PoolEntry, **dict.fromkeys(LAYERS, ActivationEntry)
 }  # fmt: skip
 
@@ -71,7 +70,7 @@ def fuse(model: nn.Module) -> nn.Module:
         if entry is not None and state.keys().isdisjoint((FORWARD, "_conv_forward")):
             state[FORWARD] = entry(module, name)
     forward = model.__dict__.get(FORWARD)
-    if not isinstance(forward, _Entry):
+    if not isinstance(forward, Entry):
         model.__dict__[FORWARD] = whole = ModelEntry(model, "")
         if forward is not None:
             whole.inner = forward

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
 from genesis.torch import bridge, conv_act, ops, pass_through
-from genesis.torch.modes import Modes, current_modes, nothing_intercepts, version_of, versions_of, without_newer_hooks
+from genesis.torch.modes import Modes, restored, version_of, versions_of, versions_of_norm, versions_of_three
 from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
 from genesis.torch.unprepared import UNPREPARED
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from genesis.torch.signatures import Array
     from genesis.torch.unprepared import Unprepared
 
-_any_autocast = torch._C._is_any_autocast_enabled
 OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
 NO_NORM = object()
 
@@ -121,7 +119,7 @@ class Link:
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:
         """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
-        with _restored(self.modes):
+        with restored(self.modes):
             if stage > 0:
                 return self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
             if self.output is not None:
@@ -168,7 +166,8 @@ class Link:
         if residual is not None and self.residual_version != version_of(residual):
             raise self._changed("the other summand was")
         added = residual if residual is None or self.residual_inner is None else self.residual_inner
-        self.norm, geometry, weight = NO_NORM, self.plan.geometry, self.weight
+        self.norm = NO_NORM if self.norm is None else self.norm  # another use of the convolution may have one
+        geometry, weight = self.plan.geometry, self.weight
         if not self.needs_gradients(stage):
             x, bias = self._cast(self.input if self.inner is None else self.inner), self._bias_values()
             found = self._prepared_activation(x, activation, None, stage).run(x, weight, bias, added)
@@ -397,7 +396,7 @@ class Computed:
     def compute(self, stage: int) -> Tensor:
         if self.value is not None:
             return self.value
-        with _restored(self.modes):
+        with restored(self.modes):
             return _ordered(self.inner, self.plan)
 
     def values(self) -> Tensor | None:
@@ -427,40 +426,3 @@ _MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: the input or "
     "weight of convolution '{}'"
 )
-
-
-def versions_of_norm(norm: NormState[Tensor], training: bool) -> tuple[int, ...]:
-    """Versions of the tensors that a norm reads after its call, faster than by versions_of()."""
-    gamma, beta, mean, var, _ = norm
-    try:
-        if training:
-            return gamma._version, beta._version  # type: ignore[union-attr]
-        return gamma._version, beta._version, mean._version, var._version  # type: ignore[union-attr]
-    except (AttributeError, RuntimeError):  # some are None, or inference tensors
-        return versions_of(gamma, beta) if training else versions_of(gamma, beta, mean, var)
-
-
-def versions_of_three(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
-    """versions_of(), faster."""
-    try:
-        return input._version, weight._version, 0 if bias is None else bias._version
-    except RuntimeError:
-        return versions_of(input, weight, bias)
-
-
-def _restored(then: Modes) -> ExitStack:
-    """Restore modes of an earlier time, and disable modes that were entered since."""
-    stack = ExitStack()
-    grad, inference, saving = then
-    if torch.is_inference_mode_enabled() is not inference:
-        stack.enter_context(torch.inference_mode(inference))
-    if torch.is_grad_enabled() is not grad:
-        stack.enter_context(torch.set_grad_enabled(grad))
-    if _any_autocast():
-        for device in ("cpu", "cuda"):
-            stack.enter_context(torch.autocast(device, enabled=False))
-    if not nothing_intercepts():
-        stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
-    if current_modes().saving is not saving:
-        stack.enter_context(without_newer_hooks(saving))
-    return stack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -12,11 +12,14 @@ from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from genesis.records import NormState
+
 saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 function_modes = torch._C._len_torch_function_stack
 _transforms = torch._C._are_functorch_transforms_active
 _tracing = torch._C._get_tracing_state
+_any_autocast = torch._C._is_any_autocast_enabled
 _is_grad_enabled, _is_inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
@@ -102,6 +105,24 @@ def without_newer_hooks(saving: object) -> Iterator[None]:
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
+def restored(then: Modes) -> ExitStack:
+    """Restore modes of an earlier time, and disable modes that were entered since."""
+    stack = ExitStack()
+    grad, inference, saving = then
+    if torch.is_inference_mode_enabled() is not inference:
+        stack.enter_context(torch.inference_mode(inference))
+    if torch.is_grad_enabled() is not grad:
+        stack.enter_context(torch.set_grad_enabled(grad))
+    if _any_autocast():
+        for device in ("cpu", "cuda"):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    if not nothing_intercepts():
+        stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+    if current_modes().saving is not saving:
+        stack.enter_context(without_newer_hooks(saving))
+    return stack
+
+
 def is_plain(tensor: object) -> bool:
     """Return whether this is a Tensor or Parameter, and of no other class, whose functions may be overridden."""
     return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
@@ -121,3 +142,22 @@ def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
         return tuple([0 if each is None else each._version for each in tensors])
     except RuntimeError:
         return tuple([version_of(each) for each in tensors])
+
+
+def versions_of_norm(norm: NormState[Tensor], training: bool) -> tuple[int, ...]:
+    """Versions of the tensors that a norm reads after its call, faster than by versions_of()."""
+    gamma, beta, mean, var, _ = norm
+    try:
+        if training:
+            return gamma._version, beta._version  # type: ignore[union-attr]
+        return gamma._version, beta._version, mean._version, var._version  # type: ignore[union-attr]
+    except (AttributeError, RuntimeError):  # some are None, or inference tensors
+        return versions_of(gamma, beta) if training else versions_of(gamma, beta, mean, var)
+
+
+def versions_of_three(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
+    """versions_of(), faster."""
+    try:
+        return input._version, weight._version, 0 if bias is None else bias._version
+    except RuntimeError:
+        return versions_of(input, weight, bias)

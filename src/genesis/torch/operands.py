@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from genesis.torch.pending import NOT_HERE, Function
+from genesis.torch.activations import Function
+from genesis.torch.pending import NOT_HERE
 from genesis.torch.shapes import Pair
 from genesis.torch.tensor_guards import Settings
 

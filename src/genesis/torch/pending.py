@@ -12,15 +12,16 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from genesis.records import NormState
 from genesis.torch import activations, bridge
-from genesis.torch.links import NO_NORM, Computed, Link, versions_of_norm
-from genesis.torch.modes import are_current, are_current_for_guarded
+from genesis.torch.activations import Function
+from genesis.torch.links import NO_NORM, Computed, Link
+from genesis.torch.modes import are_current, are_current_for_guarded, versions_of_norm
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
 
 _swap = torch._C._swap_tensor_impl
@@ -36,10 +37,6 @@ class _NotHere(Enum):
 
 NOT_HERE: Final = _NotHere.NOT_HERE  # the result of a handler that leaves the call to PyTorch
 NotHere = Literal[_NotHere.NOT_HERE]
-
-
-Function: TypeAlias = Callable[..., object]
-"""A function or method of PyTorch, as __torch_function__ gets it."""
 
 
 @final
@@ -435,12 +432,12 @@ _METADATA = [
 ]  # fmt: skip
 
 
-def each(handler: Callable[..., object], functions: Iterable[Function]) -> dict[Function, Callable[..., object]]:
+def each(handler: Function, functions: Iterable[Function]) -> dict[Function, Function]:
     """The handler of several functions, which takes the one that was called before its arguments."""
     return {func: functools.partial(handler, func) for func in functions}
 
 
-HANDLERS: dict[Function, Callable[..., object]] = {
+HANDLERS: dict[Function, Function] = {
     nn.functional.batch_norm: _batch_norm,
     **each(_activate, activations.READERS),
     **each(_relu, (torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE)),

@@ -8,11 +8,12 @@ from torch.nn import functional as F
 
 from genesis.records import NormState
 from genesis.torch import bridge, scales
-from genesis.torch.links import NO_NORM, Link, versions_of_three
+from genesis.torch.activations import Function
+from genesis.torch.links import NO_NORM, Link
+from genesis.torch.modes import versions_of_three
 from genesis.torch.pending import (
     HANDLERS,
     NOT_HERE,
-    Function,
     NotHere,
     Pending,
     batch_norm,

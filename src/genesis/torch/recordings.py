@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from genesis.fusion import Fusion
-
-Function = Callable[..., object]
 
 
 @dataclass

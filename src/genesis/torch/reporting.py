@@ -11,7 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from genesis.fusion import Fusion
 from genesis.torch import bridge
 from genesis.torch.activations import of_layer
-from genesis.torch.entries import BY_PYTORCH, FORWARD, TRAINED_BY_PYTORCH, ConvEntry, PoolEntry
+from genesis.torch.entries import BY_PYTORCH, TRAINED_BY_PYTORCH, ConvEntry, PoolEntry
+from genesis.torch.entry import FORWARD
 from genesis.torch.pending_scales import LAYER_SCALE
 from genesis.torch.reasons import NOTHING_FOLLOWS
 

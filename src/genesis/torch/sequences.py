@@ -6,8 +6,7 @@ no layer is called. Where something might watch or change a layer, each is calle
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -33,9 +32,10 @@ _PLAIN = (nn.Sequential.forward, nn.Sequential.__iter__)
 
 def run(model: nn.Module, input: object, entries: tuple[type, type, type]) -> object:
     """Sequential.forward(model, input). entries: what stands for the forward of the three layers of a chain."""
-    layers: Iterator[Any] = iter(model._modules.values())
+    assert isinstance(model, nn.Sequential)
+    layers = iter(model)
     of_conv, of_norm, of_activation = entries
-    x: Any = input
+    x = input
     for layer in layers:
         if type(layer) is not nn.Conv2d or not _is_only(layer, of_conv):
             x = layer(x)
@@ -56,7 +56,7 @@ def run(model: nn.Module, input: object, entries: tuple[type, type, type]) -> ob
     return x
 
 
-_END: Any = object()
+_END = nn.Module()  # stands for what comes after the last layer
 
 
 def _is_only(layer: object, entry: type) -> bool:

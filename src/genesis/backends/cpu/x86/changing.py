@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -24,10 +25,14 @@ _LEAST_PIXELS_OF_ONE_COPY = 150  # unless the kernel is 1×1, and its weight pac
 _MOST_WEIGHTS_OF_ONE_COPY = 1 << 19  # or one that is already transposed, as for an input's gradient
 
 Key = tuple[Shape, Shape, Shape, ConvGeometry, bool]  # x, its strides, weight, geometry, is there a bias
-Plain = Callable[..., Tensor]  # the same by oneDNN: of x, weight, bias and geometry, or grad, weight and geometry
+PlainForward = Callable[[Tensor, Tensor, Tensor | None, ConvGeometry], Tensor]  # by oneDNN: of x, weight, bias
+PlainInputGrad = Callable[[Tensor, Tensor, Shape, ConvGeometry], Tensor]  # of grad, weight, the input's shape
+Plain = PlainForward | PlainInputGrad
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry, plain: Plain) -> Tensor | None:
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry, plain: PlainForward
+) -> Tensor | None:
     """The convolution of an x that is channels-last; None where plain is the fastest way, or the only one.
 
     plain: what computes it instead.
@@ -39,7 +44,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeomet
     return None if plan is None else plan.run(x, weight, bias)
 
 
-def input_grad(grad: Tensor, weight: Tensor, geometry: ConvGeometry, plain: Plain) -> Tensor | None:
+def input_grad(grad: Tensor, weight: Tensor, geometry: ConvGeometry, plain: PlainInputGrad) -> Tensor | None:
     """The gradient of the input, without a stride: a convolution with the weight turned around; None as for forward."""
     stride, padding, dilation, groups = geometry
     out_channels, in_channels, *kernel = weight.shape
@@ -105,12 +110,12 @@ def _bench(direction: str, problem: Problem, wide: bool, num_threads: int, plain
             plan = Repacked(problem, wide, num_threads, name)
             return lambda: plan.run(x, weight, bias)
         if direction == FORWARD:
-            return lambda: plain(x, weight, bias, problem.geometry)
+            return lambda: cast("PlainForward", plain)(x, weight, bias, problem.geometry)
         _, padding, dilation, groups = problem.geometry
         its = tuple(d * (k - 1) - p for k, d, p in zip(weight.shape[2:], dilation, padding, strict=True))
         geometry = ConvGeometry((1, 1), (its[0], its[1]), dilation, groups)
         original = turned_around(weight, groups != 1).contiguous(memory_format=torch.channels_last)
-        return lambda: plain(x, original, problem.output_shape, geometry)
+        return lambda: cast("PlainInputGrad", plain)(x, original, problem.output_shape, geometry)
 
     return ConvBench(runs, lambda: choices.reference(problem, given), x)
 

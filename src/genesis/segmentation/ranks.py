@@ -15,7 +15,7 @@ import numpy as np
 
 import genesis
 from genesis import distributed
-from genesis.distributed.group import require
+from genesis.distributed.group import leave, require
 from genesis.errors import describe
 from genesis.segmentation.arrays import Array
 from genesis.settings import settings
@@ -44,8 +44,10 @@ def joined(device: str, environment: Mapping[str, str] = os.environ) -> Iterator
     distributed.init_process_group(backend)
     try:
         yield device
-    finally:
-        distributed.destroy_process_group()
+    except BaseException as error:
+        leave(error)
+        raise
+    distributed.destroy_process_group()
 
 
 def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:

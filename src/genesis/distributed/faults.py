@@ -22,6 +22,7 @@ from genesis.errors import DistributedError
 
 _PATIENCE = 2.0  # seconds in which a process that was killed is gone, and others have left their notes
 _TIMED_OUT = ("timed out", "timeout")
+_CLOSED = ("Connection closed by peer", "Connection reset by peer")  # gloo's words
 _LONGEST = 300  # characters of another rank's error in a message
 
 
@@ -93,7 +94,10 @@ class Peers:
         late = f"; nothing was heard of rank {', '.join(map(str, silent))}" if silent else ""
         if any(words in str(error).lower() for words in _TIMED_OUT):
             return DistributedError(f"{said}: timed out after {timeout:g} s{late}")
-        return DistributedError(f"{said}: {' '.join(str(error).split())}{late}")
+        text = " ".join(str(error).split())
+        if any(words in text for words in _CLOSED):
+            text = "the connection to another rank was closed by its side"
+        return DistributedError(f"{said}: {text}{late}")
 
     def give_up(self, calls: Mapping[int, str] | None) -> None:
         """This rank makes no more calls."""
@@ -124,7 +128,7 @@ class Peers:
 
     def end(self, error: BaseException) -> None:
         """This rank ends by an exception."""
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split())
         self._note(f"ended/{self.rank}", text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
 
     def gone(self) -> list[int]:

@@ -15,7 +15,8 @@ import numpy as np
 
 import genesis
 from genesis import distributed
-from genesis.distributed.group import leave, require
+from genesis.distributed.group import leave as leave
+from genesis.distributed.group import require
 from genesis.errors import describe
 from genesis.segmentation.arrays import Array
 from genesis.settings import settings
@@ -47,7 +48,8 @@ def joined(device: str, environment: Mapping[str, str] = os.environ) -> Iterator
     except BaseException as error:
         leave(error)
         raise
-    distributed.destroy_process_group()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
-import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -382,49 +379,6 @@ def after_an_error(rank: int, size: int, failing: list[int], position: int, find
     F.mse_loss(whole(inputs), targets.double()).backward()
     assert_close(module, whole, 1e-12)
     return said
-
-
-# --- faults -----------------------------------------------------------------------------------------------------------
-
-
-def die(rank: int, size: int, victim: int, call: str) -> tuple[float, str]:
-    """One rank is killed; the others find out in their next call. Returns: after how many seconds, and the message."""
-    if rank == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
-    start = time.monotonic()
-    try:
-        if call == "backward":
-            model = None
-            while True:
-                model = model or DistributedDataParallel(dense())
-                model(genesis.ones(2, 4)).sum().backward()
-        while True:
-            dist.all_reduce(genesis.ones(1 << 16))
-    except dist.DistributedError as error:
-        return time.monotonic() - start, str(error)
-
-
-def late(rank: int, size: int, late_rank: int) -> str:
-    """One rank does not come in time."""
-    if rank == late_rank:
-        time.sleep(8)
-    try:
-        dist.all_reduce(genesis.ones(3))
-    except dist.DistributedError as error:
-        return str(error)
-    return ""
-
-
-def apart(rank: int, size: int) -> str:
-    """The last rank makes a step more than the others, which go on to their next call."""
-    model = DistributedDataParallel(dense())
-    try:
-        for _ in range(3 if rank == size - 1 else 2):
-            model(genesis.ones(2, 4)).sum().backward()
-        dist.all_reduce(genesis.ones(2))
-    except dist.DistributedError as error:
-        return str(error)
-    raise AssertionError("no error")
 
 
 def refused(rank: int, size: int, calls: list[dict[str, Any]]) -> str:

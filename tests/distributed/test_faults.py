@@ -12,7 +12,7 @@ from tests.distributed.ranks import ranks
 )
 def test_a_killed_rank_is_named_by_all_others(size: int, victim: int, call: str) -> None:
     with ranks(size) as started:
-        found = started.outcomes("die", victim=victim, call=call)
+        found = started.outcomes("faulty.die", victim=victim, call=call)
         for rank, (is_right, result) in enumerate(found):
             if rank != victim:
                 assert is_right, result
@@ -25,7 +25,7 @@ def test_a_killed_rank_is_named_by_all_others(size: int, victim: int, call: str)
 
 def test_a_rank_that_is_late_is_named() -> None:
     with ranks(3, timeout=3.0) as started:
-        found = started.run("late", late_rank=2)
+        found = started.run("faulty.late", late_rank=2)
     for rank in (0, 1):
         assert f"all_reduce: failed on rank {rank} of 3 (all_reduce(sum, float32 [3]), call " in found[rank]
         assert "nothing was heard of rank 2" in found[rank]
@@ -33,9 +33,19 @@ def test_a_rank_that_is_late_is_named() -> None:
     assert "all_reduce: failed on rank 2 of 3" in found[2]
 
 
-def test_ranks_that_make_different_numbers_of_steps() -> None:
-    with ranks(2, timeout=3.0) as started:
-        for said in started.run("apart"):
-            assert "the ranks waited in different calls: " in said
-            assert "rank 0: all_reduce(sum, float32 [2])" in said
-            assert "rank 1: DistributedDataParallel(bucket 0)" in said
+_WAITED = "the ranks waited in different calls: rank 2: DistributedDataParallel("
+APART: dict[str, tuple[str, str]] = {  # what the first ranks say, and the last
+    "steps": (f"{_WAITED}bucket 0); rank 0, 1: all_reduce(sum, float32 [2])",) * 2,
+    "frozen": (f"{_WAITED}11 parameters and 398 elements, ",) * 2,
+    "raises": ("has ended: ValueError: no picture 7", ""),
+    "left": ("rank 2: all_reduce(sum, float32 [2])", "all_reduce: the process group ended during the call ("),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_what_one_rank_alone_does_ends_the_others_long_before_the_timeout(kind: str) -> None:
+    with ranks(3) as started:
+        found = started.run("faulty.apart", kind=kind)
+    for rank, (seconds, said) in enumerate(found):
+        assert APART[kind][rank == 2] in said, said
+        assert seconds < 10

@@ -85,8 +85,9 @@ def _train(arguments: argparse.Namespace) -> int:
         print(f"no {folder.curves.name}: {WITHOUT_MATPLOTLIB}")
     try:
         folder.run(training, arguments.save_every)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print(f"interrupted; --resume continues from {folder.checkpoint}")
+        ranks.leave(error)
         return INTERRUPTED
     finally:
         folder.close()

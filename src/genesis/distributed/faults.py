@@ -2,13 +2,14 @@
 
 Nothing runs while all is well. A process of the same host is asked for by its id, which is exact; of another host, its
 neighbours there leave a note in the store. Who fails leaves a note too, so that those who end because another has died
-are not taken for the cause.
+are not taken for the cause. Who is ended by an exception of its own leaves that, and who has waited for long, its call.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import socket
 import time
@@ -21,6 +22,8 @@ from genesis.errors import DistributedError
 
 _PATIENCE = 2.0  # seconds in which a process that was killed is gone, and others have left their notes
 _TIMED_OUT = ("timed out", "timeout")
+_CLOSED = ("Connection closed by peer", "Connection reset by peer")  # gloo's words
+_LONGEST = 300  # characters of another rank's error in a message
 
 
 class Store(Protocol):
@@ -72,28 +75,61 @@ class Peers:
             pid, _, host = store.get(f"peer/{other}").decode().partition(" ")
             self.all.append(Peer(host, int(pid)))
 
-    def failure(self, call: Call, error: BaseException, timeout: float, count: int = 0) -> DistributedError:
+    def failure(
+        self, call: Call, error: BaseException, timeout: float, calls: Mapping[int, str] | None = None
+    ) -> DistributedError:  # fmt: skip
         """The error of a call that has failed, with the rank that is to blame, if one can be found.
 
         Args:
-            count: the number of the call, if all ranks number theirs alike: shows ranks that were in different ones.
+            calls: this rank's last ones, if all ranks number theirs alike: show ranks that were in different ones.
         """
-        if count:
-            self._note(f"at/{self.rank}", f"{count} {call.name}({call.details})")
-        self._note(f"failed/{self.rank}")
+        self.give_up(calls)
         gone, silent = self._look(patience=_PATIENCE)
         said = f"{call.name}: failed on rank {self.rank} of {self.size} ({call})"
         if gone:
-            names = [f"rank {rank} (process {self.all[rank].pid} on {self.all[rank].host})" for rank in gone]
-            return DistributedError(f"{said}: {' and '.join(names)} no longer {'runs' if len(gone) == 1 else 'run'}")
-        apart = self._apart(call, count) if count else ""
+            return DistributedError(f"{said}: {' and '.join(map(self._end_of, gone))}")
+        apart = self.apart(calls) if calls else ""
         if apart:
             return DistributedError(f"{said}: the ranks waited in different calls: {apart}")
+        late = f"; nothing was heard of rank {', '.join(map(str, silent))}" if silent else ""
         if any(words in str(error).lower() for words in _TIMED_OUT):
-            late = f"; nothing was heard of rank {', '.join(map(str, silent))}" if silent else ""
             return DistributedError(f"{said}: timed out after {timeout:g} s{late}")
-        others = f"; nothing was heard of rank {', '.join(map(str, silent))}" if silent else ""
-        return DistributedError(f"{said}: {' '.join(str(error).split())}{others}")
+        text = " ".join(str(error).split())
+        if any(words in text for words in _CLOSED):
+            text = "the connection to another rank was closed by its side"
+        return DistributedError(f"{said}: {text}{late}")
+
+    def give_up(self, calls: Mapping[int, str] | None) -> None:
+        """This rank makes no more calls."""
+        if calls:
+            self.post(calls)
+        self._note(f"failed/{self.rank}")
+
+    def post(self, calls: Mapping[int, str]) -> None:
+        """Let the others see the last calls of this rank, by their numbers; it waits in the last. {}: it goes on."""
+        self._note(f"at/{self.rank}", json.dumps(calls))
+
+    def apart(self, calls: Mapping[int, str]) -> str:
+        """The different calls in which ranks wait, as after loops of different lengths; "" where none are known.
+
+        A rank may wait in a later call than another: a call need not wait for all. So the earlier of the two decides.
+        """
+        posted = {rank: self._posted(rank) for rank in range(self.size) if rank != self.rank}
+        for theirs in posted.values():
+            number = min(max(calls), max(theirs, default=-1))
+            if number in calls and theirs.get(number, calls[number]) != calls[number]:
+                same = {rank: others[number] for rank, others in posted.items() if number in others}
+                return described({self.rank: calls[number], **same})
+        return ""
+
+    def failed(self) -> list[int]:
+        """The other ranks of which a call has failed: they make no more."""
+        return [rank for rank in range(self.size) if rank != self.rank and self._has_note(f"failed/{rank}")]
+
+    def end(self, error: BaseException) -> None:
+        """This rank ends by an exception."""
+        text = " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split())
+        self._note(f"ended/{self.rank}", text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
 
     def gone(self) -> list[int]:
         """The ranks whose processes have ended without a note of their own, as far as is known here."""
@@ -117,18 +153,17 @@ class Peers:
                 for rank in range(self.size)
                 if rank != self.rank and rank not in gone and not self._has_note(f"failed/{rank}")
             ]
-            if gone or not silent or time.monotonic() > end:
-                return gone, silent
+            ended = [rank for rank in silent if self._has_note(f"ended/{rank}")]
+            if gone or ended or not silent or time.monotonic() > end:
+                return sorted(gone + ended), [rank for rank in silent if rank not in ended]
             time.sleep(0.05)
 
-    def _apart(self, call: Call, count: int) -> str:
-        """The calls in which the ranks failed, if they differ: as those of loops of different lengths."""
-        texts = {self.rank: f"{call.name}({call.details})"}
-        for rank in range(self.size):
-            number, _, text = self._read(f"at/{rank}").partition(" ")
-            if number == str(count):
-                texts[rank] = text
-        return described(texts) if len(set(texts.values())) > 1 else ""
+    def _end_of(self, rank: int) -> str:
+        peer, why = self.all[rank], self._read(f"ended/{rank}")
+        return f"rank {rank} (process {peer.pid} on {peer.host}) " + (f"has ended: {why}" if why else "no longer runs")
+
+    def _posted(self, rank: int) -> dict[int, str]:
+        return {int(number): text for number, text in json.loads(self._read(f"at/{rank}") or "{}").items()}
 
     def _note(self, key: str, value: str = "1") -> None:
         with contextlib.suppress(RuntimeError):  # the store has gone with its rank

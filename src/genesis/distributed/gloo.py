@@ -2,14 +2,21 @@
 
 One thread makes the calls in their order. So an asynchronous call is one that nobody has waited for yet, and ranks that
 disagree can be found before anything is sent: each call first gathers what the ranks are about to do.
+
+Unchecked calls gather nothing. A rank that has waited in a call for some seconds leaves a note of it in the store, and
+looks for those of others; so ranks in different calls fail long before the time is up. Ranks number their calls alike:
+different calls of one number cannot both be right, however late some rank is.
 """
 
 from __future__ import annotations
 
+import collections
+import ctypes
 import datetime
 import hashlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
 _TEXT = 224  # bytes of a call's text that the ranks exchange, after a digest of the whole
 _DIGEST = 32
 _LEAVING = 1.0  # seconds for a call that is under way when the process ends
+_SLICE = datetime.timedelta(seconds=0.5)  # of waiting, after which the thread looks whether it is to end
+_LONG = 5.0  # seconds of waiting in one call, after which the thread looks where the others are
+_NUM_KEPT = 32  # calls that a note shows
 
 
 class HostWork:
@@ -87,6 +97,9 @@ class Gloo:
         )
         self._failed: DistributedError | None = None
         self._count = 0  # of calls, which all ranks count alike
+        self._calls: collections.deque[tuple[int, Call]] = collections.deque(maxlen=_NUM_KEPT)  # the last ones
+        self._pending: torch.distributed.Work | None = None
+        self._is_leaving = False
         self._waiting: queue.SimpleQueue[tuple[Call, Callable[[], None], HostWork] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="genesis.distributed", daemon=True)
         self._thread.start()
@@ -101,7 +114,9 @@ class Gloo:
         given, hosts = _Host(array), [_Host(output, is_read=False) for output in outputs]
 
         def run() -> None:
-            self._connected.allgather([[_as_bytes(host.tensor) for host in hosts]], [_as_bytes(given.tensor)]).wait()
+            self._wait(
+                self._connected.allgather([[_as_bytes(host.tensor) for host in hosts]], [_as_bytes(given.tensor)])
+            )
 
         return self._start(call, run, lambda: _write_back(hosts))
 
@@ -124,19 +139,25 @@ class Gloo:
         options = distributed.BroadcastOptions()
         options.rootRank = source
         return self._start(
-            call, lambda: self._connected.broadcast([_as_bytes(host.tensor)], options).wait(), host.write_back
+            call, lambda: self._wait(self._connected.broadcast([_as_bytes(host.tensor)], options)), host.write_back
         )
 
     def agree(self, call: Call) -> HostWork:
         """Wait until all ranks are here, and compare what they are about to do."""
         return self._start(call, lambda: None, lambda: None)
 
+    def abandon(self, error: BaseException) -> None:
+        """Tell the others by what this rank ends, unless it is by a call that has failed: the cause is elsewhere."""
+        if self._failed is None:
+            self.peers.end(error)
+
     def close(self, patience: float | None = None) -> None:
         """End the thread after the calls that wait, for so many seconds at most; drop the connections."""
         self._waiting.put(None)
         self._thread.join(self.timeout if patience is None else patience)
+        self._is_leaving = True
+        self._thread.join(2 * _LEAVING)
         self._abort()
-        self._thread.join(_LEAVING)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -154,13 +175,19 @@ class Gloo:
         if self._failed is not None:
             return DistributedError(f"{call.name}: not possible any more, as an earlier call failed: {self._failed}")
         self._count += 1
+        self._calls.append((self._count, call))
         try:
             different = self._compare(call) if call.checked else None
             if different is not None:
+                self._calls.pop()  # the ranks know that they were apart
                 return different
             run()
         except Exception as error:
-            self._failed = self.peers.failure(call, error, self.timeout, self._count)
+            if self._is_leaving:
+                self.peers.give_up(self._last_calls())
+                self._failed = DistributedError(f"{call.name}: the process group ended during the call ({call})")
+            else:
+                self._failed = self.peers.failure(call, error, self.timeout, self._last_calls())
             self._abort()  # so that nobody waits for this rank
             return self._failed
         return None
@@ -170,10 +197,42 @@ class Gloo:
         assert self._group is not None, "the connections are closed"
         return self._group
 
+    def _wait(self, work: torch.distributed.Work) -> None:
+        """Wait for a call. Raises: RuntimeError: it has failed, or cannot end."""
+        self._pending = work
+        begin, has_posted = time.monotonic(), False
+        while not _has_ended(work):
+            if self._is_leaving:
+                raise RuntimeError("the process group ended during the call")
+            if time.monotonic() - begin > _LONG:
+                if not has_posted:
+                    self.peers.post(self._last_calls())
+                    has_posted = True
+                self._look()
+        self._pending = None
+        if has_posted:
+            self.peers.post({})
+
+    def _look(self) -> None:
+        """Raises: RuntimeError: other ranks wait in another call, or make no more calls."""
+        if self.peers.apart(self._last_calls()):
+            raise RuntimeError("the ranks wait in different calls")
+        failed = self.peers.failed()
+        if failed:
+            raise RuntimeError(f"an earlier call failed on rank {', '.join(map(str, failed))}")
+
+    def _last_calls(self) -> dict[int, str]:
+        return {number: f"{call.name}({call.details})" for number, call in self._calls}
+
     def _abort(self) -> None:
         group, self._group = self._group, None
-        if group is not None:
-            group.abort()  # and its end, here, closes the connections
+        if group is None:
+            return
+        group.abort()
+        if self._pending is not None and not self._pending.is_completed():
+            # Its end would wait for the call, until the time is up. The process' own end closes the connections.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        # else its end, here, closes the connections
 
     def _compare(self, call: Call) -> DistributedError | None:
         """The error that all ranks raise if they are about to do different things."""
@@ -183,7 +242,7 @@ class Gloo:
         own = (hashlib.sha256(text).digest() + text[:_TEXT]).ljust(_DIGEST + _TEXT, b"\0")
         mine = torch.frombuffer(bytearray(own), dtype=torch.uint8)
         all_texts = [torch.empty_like(mine) for _ in range(self.peers.size)]
-        self._connected.allgather([all_texts], [mine]).wait()
+        self._wait(self._connected.allgather([all_texts], [mine]))
         if all(torch.equal(each, mine) for each in all_texts):
             return None
         texts = [bytes(each.tolist())[_DIGEST:].rstrip(b"\0").decode(errors="replace") for each in all_texts]
@@ -200,7 +259,7 @@ class Gloo:
             tensor.div_(self.peers.size)  # before the sum, which float16 could not hold
         sent = tensor.to(torch.int32) if tensor.dtype is torch.int16 else tensor  # which gloo does not have
         sent = sent.view(torch.uint8) if sent.dtype is torch.bool else sent
-        self._connected.allreduce([sent], options).wait()
+        self._wait(self._connected.allreduce([sent], options))
         if tensor.dtype is torch.int16:
             tensor.copy_(sent)
 
@@ -209,6 +268,17 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     return tensor.view(torch.uint8)
+
+
+def _has_ended(work: torch.distributed.Work) -> bool:
+    """Wait for a slice of time. Returns: whether the call has ended. Raises: RuntimeError: it has failed."""
+    try:
+        work.wait(_SLICE)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # what it says may be of the slice
+    return True
 
 
 def _write_back(hosts: Sequence[_Host]) -> None:

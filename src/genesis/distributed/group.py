@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -35,6 +36,7 @@ T = TypeVar("T")
 Plain = TypeVar("Plain", int, str, str | None)  # what comes out of JSON as it went in
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 BACKENDS = ("gloo", "nccl")
+_PATIENCE = 1.0  # seconds for the calls that are on their way when the process ends
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -123,6 +125,10 @@ class ProcessGroup:
         """Wait until this rank's device has made all calls. Raises: DistributedError: one has failed."""
         if self._nccl is not None:
             self._nccl.settle()
+
+    def abandon(self, error: BaseException) -> None:
+        """Tell the others by what this rank ends."""
+        self._gloo.abandon(error)
 
     def close(self, patience: float | None = None) -> None:
         """End the transports, after the calls that are on their way; patience: seconds for them."""
@@ -235,12 +241,25 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
         present.close()
 
 
+def leave(error: BaseException | None = None) -> None:
+    """End the group, if there is one, without waiting for the others.
+
+    Args:
+        error: why, which the others show.
+    """
+    global _present
+    present, _present = _present, None
+    if present is not None:
+        with contextlib.suppress(RuntimeError):
+            if error is not None:
+                present.abandon(error)
+            present.close(_PATIENCE)
+
+
 @atexit.register
 def _leave() -> None:
     """At the end of the process: threads of gloo's must not outlive it."""
-    if _present is not None:
-        with contextlib.suppress(RuntimeError):
-            _present.close(patience=1.0)
+    leave(getattr(sys, "last_value", None))  # what nobody has caught
 
 
 def is_initialized() -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 import genesis
 from genesis import distributed
+from genesis.distributed.group import leave as leave
 from genesis.distributed.group import require
 from genesis.errors import describe
 from genesis.segmentation.arrays import Array
@@ -44,7 +45,10 @@ def joined(device: str, environment: Mapping[str, str] = os.environ) -> Iterator
     distributed.init_process_group(backend)
     try:
         yield device
-    finally:
+    except BaseException as error:
+        leave(error)
+        raise
+    if distributed.is_initialized():
         distributed.destroy_process_group()
 
 

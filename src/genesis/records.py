@@ -126,7 +126,7 @@ class SavedAttention(NamedTuple, Generic[A, S]):
 
 
 class RecurrentLayer(NamedTuple):
-    """What a layer of a recurrent network computes.
+    """The computation of one layer of a recurrent network.
 
     Attributes:
         mode: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU".

@@ -211,7 +211,7 @@ def _from_first(gates: Sequence[Tensor], state: State, step: Step) -> tuple[list
 
 
 def _from_last(gates: Sequence[Tensor], initial: State, step: Step) -> tuple[list[Tensor], State]:
-    """As _from_first, from the last time step to the first: shorter sequences begin later."""
+    """Compute _from_first from the last time step to the first: shorter sequences begin later."""
     outputs = []
     state = tuple(narrow(part, 0, 0, gates[-1].array.shape[0]) for part in initial)
     for one in reversed(gates):

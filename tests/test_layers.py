@@ -111,7 +111,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
     "genesis": {  # the packages of the layer "application"
         "tools": (
             "amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "models", "onnx_import",
-            "profiler", "special",
+            "profiler", "special", "derivatives",
         ),
         "training": ("data", "distributions", "growth", "torch", "utils"),
         "programs": ("port", "segmentation"),

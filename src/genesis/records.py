@@ -7,7 +7,10 @@ Where A stands, there is an array above the backends, a handle in them, and a la
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from genesis.dtypes import DType
 
 Pair = tuple[int, int]
 A = TypeVar("A")
@@ -120,6 +123,24 @@ class SavedAttention(NamedTuple, Generic[A, S]):
     mask: A | None
     y: A
     softmax: S
+
+
+class RecurrentLayer(NamedTuple):
+    """The computation of one layer of a recurrent network.
+
+    Attributes:
+        mode: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU".
+        has_biases: the weights of each direction have two biases among them.
+        bidirectional: there is a second direction, from the last step to the first.
+        batch_sizes: how many sequences go on at each time step of packed data; None: the input has all of them.
+        autocast: the 16-bit dtype of matrix products under autocast, or None.
+    """
+
+    mode: str
+    has_biases: bool
+    bidirectional: bool
+    batch_sizes: tuple[int, ...] | None
+    autocast: DType | None = None
 
 
 class SGDOptions(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -171,3 +172,118 @@ def test_refusals(call: Callable[[], object], message: str) -> None:
 def test_a_single_layer_has_nothing_to_drop_out() -> None:
     with pytest.warns(UserWarning, match="LSTM: dropout acts between layers, of which there is only one"):
         nn.LSTM(4, 3, dropout=0.5)
+
+
+SECOND: list[tuple[str, dict[str, Any], str]] = [
+    ("RNN", {"nonlinearity": "tanh", "bias": False}, "tensor"),
+    ("LSTM", {"bidirectional": True, "proj_size": 2}, "unsorted"),
+    ("LSTM", {"num_layers": 2, "batch_first": True}, "tensor"),
+    ("GRU", {"bidirectional": True}, "sorted"),
+]
+
+
+def penalty(library: Any, packing: Any, layer: Any, x: Any, state: Any, packed: str) -> Any:
+    """The squared gradients of a sum of squares; the first state is made of the input too."""
+    input = x
+    if packed != "tensor":
+        lengths = sorted(LENGTHS, reverse=True) if packed == "sorted" else LENGTHS
+        input = packing.pack_padded_sequence(x, lengths, enforce_sorted=packed == "sorted")
+    state = (state[0] + x.mean(), state[1]) if isinstance(state, tuple) else state + x.mean()
+    total = sum((part * part).sum() for part in flat(layer(input, state)))
+    grads = library.autograd.grad(total, [x, *layer.parameters()], create_graph=True)
+    return sum((grad * grad).sum() for grad in grads)
+
+
+@pytest.mark.parametrize(("name", "options", "packed"), SECOND, ids=str)
+def test_gradients_of_gradients(name: str, options: dict[str, Any], packed: str) -> None:
+    mine, other = pair(name, **options)
+    x = np.random.default_rng(0).standard_normal((5, 5, 4))
+    ours, theirs = genesis.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    our_state, their_state = states(name, options, 5)
+    found = penalty(genesis, rnn, mine, ours, our_state, packed)
+    expected = penalty(torch, their_rnn, other, theirs, their_state, packed)
+    same(found, expected)
+    found.backward()
+    expected.backward()
+    same(ours.grad, theirs.grad)
+    for key, parameter in other.named_parameters():
+        same(mine.get_parameter(key).grad, parameter.grad)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("name", "options"), [*LAYERS, ("RNN", {"bias": False})], ids=str)
+def test_autocast_computes_what_pytorch_computes(name: str, options: dict[str, Any], packed: bool) -> None:
+    mine, other = (layer.float() for layer in pair(name, **options))
+    x = np.random.default_rng(0).standard_normal((4, 3, 4)).astype("float32")
+    results = []
+    for library, layer, packing in ((genesis, mine, rnn), (torch, other, their_rnn)):
+        with library.autocast("cpu"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore" if library is torch else "error", message="LSTM with projections")
+            input = library.tensor(x)
+            output = flat(layer(packing.pack_padded_sequence(input, [4, 2, 1]) if packed else input))
+        sum(part.float().sum() for part in output).backward()
+        results.append([*output, *[parameter.grad for parameter in layer.parameters()]])
+    for found, expected in zip(*results, strict=True):
+        assert str(found.dtype).rpartition(".")[2] == str(expected.dtype).rpartition(".")[2]
+        np.testing.assert_array_equal(found.float().detach().numpy(), expected.float().detach().numpy())
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_a_layer_is_one_node(name: str) -> None:
+    output = flat(getattr(nn, name)(4, 3, bidirectional=True)(genesis.zeros(5, 2, 4)))[0]
+    assert repr(output.grad_fn) == "<RecurrentBackward>"
+    assert {
+        edge[0] for edge in output.grad_fn.edges if edge is not None and not isinstance(edge[0], nn.Parameter)
+    } == set()
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_where_only_some_operands_get_gradients(name: str) -> None:
+    mine, other = pair(name)
+    mine.weight_ih_l0.requires_grad_(False)
+    other.weight_ih_l0.requires_grad_(False)
+    x = np.random.default_rng(0).standard_normal((5, 2, 4))
+    for layer, library in ((mine, genesis), (other, torch)):
+        flat(layer(library.tensor(x)))[-1].sum().backward()
+    same(mine.weight_hh_l0.grad, other.weight_hh_l0.grad)
+    assert mine.weight_ih_l0.grad is None
+
+
+def test_a_graph_runs_backward_twice() -> None:
+    layer = nn.LSTM(4, 3)
+    total = layer(genesis.ones(5, 2, 4))[0].sum()
+    total.backward(retain_graph=True)
+    first = layer.weight_hh_l0.grad.clone()
+    total.backward()
+    assert genesis.equal(layer.weight_hh_l0.grad, first * 2)
+    with pytest.raises(genesis.errors.GraphError, match="the graph was freed"):
+        total.backward()
+
+
+def test_a_weight_that_changed_since_is_refused() -> None:
+    layer = nn.GRU(4, 3)
+    total = layer(genesis.ones(5, 2, 4))[0].sum()
+    with genesis.no_grad():
+        layer.weight_hh_l0 += 1
+    with pytest.raises(genesis.errors.GraphError, match="has been changed in place 1 time"):
+        total.backward()
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_compiled(name: str) -> None:
+    layer = getattr(nn, name)(4, 3)
+
+    def run(x: genesis.Tensor) -> genesis.Tensor:
+        total = sum((part * part).sum() for part in flat(layer(x)))
+        total.backward()
+        return total
+
+    compiled = genesis.compile(run)
+    for seed in range(4):
+        x = genesis.tensor(np.random.default_rng(seed).standard_normal((5, 2, 4)).astype("float32"))
+        results = []
+        for function in (compiled, run):
+            layer.zero_grad()
+            results.append([function(x), *[parameter.grad for parameter in layer.parameters()]])
+        for found, expected in zip(*results, strict=True):
+            assert genesis.equal(found, expected)

@@ -56,7 +56,7 @@ class autocast:  # noqa: N801  (PyTorch's name)
         device_types = tuple(_LOWER_DTYPES) if device_type is None else (device_type,)
         self._targets = {each: (dtype or _LOWER_DTYPES[each]) if enabled else None for each in device_types}
         self._cache_enabled = cache_enabled
-        self._outer: list[Callable[[type[Function], Args], Args] | None] = []
+        self._outer: list[Autocast | None] = []
 
     def __enter__(self) -> autocast:
         outer = thread.autocast
@@ -111,24 +111,24 @@ class _Casts:
 
     def __call__(self, function: type[Function], args: Args) -> Args:
         policy = function.autocast
-        if policy is None or not any(self._lower_dtype(arg) for arg in args):
+        if policy is None or not any(self.lower_dtype(arg) for arg in args):
             return args
         if policy == "widest":
-            eligible = [arg.dtype for arg in args if isinstance(arg, Tensor) and self._lower_dtype(arg)]
+            eligible = [arg.dtype for arg in args if isinstance(arg, Tensor) and self.lower_dtype(arg)]
             widest = functools.reduce(dtypes.promote, eligible)
             return tuple([
-                F.cast(arg, widest) if isinstance(arg, Tensor) and self._lower_dtype(arg) else arg for arg in args
+                F.cast(arg, widest) if isinstance(arg, Tensor) and self.lower_dtype(arg) else arg for arg in args
             ])  # fmt: skip
         return tuple([self._cast(arg, policy) for arg in args])
 
-    def _lower_dtype(self, arg: object) -> DType | None:
+    def lower_dtype(self, arg: object) -> DType | None:
         """The 16-bit dtype for arg, or None if autocast leaves it alone."""
         if not isinstance(arg, Tensor) or not arg.dtype.is_floating_point or arg.dtype is dtypes.float64:
             return None
         return self.targets.get(arg.device.type)
 
     def _cast(self, arg: object, policy: str) -> object:
-        lower = self._lower_dtype(arg)
+        lower = self.lower_dtype(arg)
         if lower is None or not isinstance(arg, Tensor):
             return arg
         target = lower if policy == "lower" else dtypes.float32

@@ -23,6 +23,7 @@ from genesis.autograd.modes import is_grad_enabled as is_grad_enabled
 from genesis.autograd.modes import is_inference_mode_enabled as is_inference_mode_enabled
 from genesis.autograd.modes import no_grad as no_grad
 from genesis.autograd.modes import set_grad_enabled as set_grad_enabled
+from genesis.autograd.once import once_differentiable as once_differentiable
 from genesis.autograd.walk import backward as backward
 from genesis.autograd.walk import grad as grad
 from genesis.autograd.walk import is_freed as is_freed

@@ -12,14 +12,23 @@ from genesis.errors import GraphError
 
 if TYPE_CHECKING:
     from genesis.amp.device_scale import Rehearsal
+    from genesis.dtypes import DType
     from genesis.ndarray import NDArray
     from genesis.optim.optimizer import Batch, Optimizer
     from genesis.tensor import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Autocast: TypeAlias = "Callable[[type, tuple[Any, ...]], tuple[Any, ...]]"  # a function's arguments, in its precision
 Observer: TypeAlias = "Callable[[type, tuple[object, ...], dict[str, object], list[Tensor]], None]"  # see observe
+
+
+class Autocast(Protocol):
+    """Gives a function's arguments in its precision."""
+
+    def __hash__(self) -> int: ...
+    def __call__(self, function: type, args: tuple[Any, ...], /) -> tuple[Any, ...]: ...
+    def lower_dtype(self, arg: object) -> DType | None:
+        """The 16-bit dtype for arg, or None if autocast leaves it alone."""
 
 
 class Watcher(Protocol):

@@ -25,8 +25,8 @@ class Backend:
         ('cpu', 3.0)
     """
 
-    def __init__(self, name: str, ops: dict[str, Op]) -> None:
-        self.name = name
+    def __init__(self, name: str, ops: dict[str, Op], missing: frozenset[str] = frozenset()) -> None:
+        self.name, self._missing = name, missing
         self.__dict__.update(ops)
 
     if TYPE_CHECKING:  # at run time, it would make each look-up of an op slower
@@ -46,13 +46,17 @@ class Backend:
                 if function is not None and function.__module__ == module.__name__:
                     assert op not in ops, f"backend '{name}' defines '{op}' twice"
                     ops[op] = function
-        for op in OPS:
-            ops.setdefault(op, _missing(name, op))
-        return cls(name, ops)
+        missing = frozenset(OPS) - ops.keys()
+        ops |= {op: _missing(name, op) for op in missing}
+        return cls(name, ops, missing)
+
+    def has(self, op: str) -> bool:
+        """Whether it implements an op: those that are optional may be missing."""
+        return op not in self._missing
 
     def wrapped(self, around: Callable[[str, Op], Op]) -> Backend:
         """This backend with around(op, function) in the place of every function."""
-        return Backend(self.name, {op: around(op, getattr(self, op)) for op in OPS})
+        return Backend(self.name, {op: around(op, getattr(self, op)) for op in OPS}, self._missing)
 
 
 def _missing(backend: str, op: str) -> Op:

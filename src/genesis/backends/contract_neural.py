@@ -15,6 +15,7 @@ from genesis.records import (
     ConvGeometry,
     NormOptions,
     NormState,
+    RecurrentLayer,
     SavedAttention,
     SavedConvNorm,
     SavedGroupNorm,
@@ -59,6 +60,8 @@ __all__ = [
     "nll_loss",
     "nll_loss_backward",
     "norms",
+    "recurrent",
+    "recurrent_backward",
     "rms_norm",
     "rms_norm_backward",
     "scale_into",
@@ -145,6 +148,12 @@ def rms_norm_backward(grad: Handle, x: Handle, normalized_ndim: int, weight: Han
 def attention(query: Handle, key: Handle, value: Handle, mask: Handle | None, is_causal: bool, scale: float) -> tuple[Handle, Opaque]: """softmax(query·keyᵀ·scale + mask)·value for (…, L, E), (…, S, E), (…, S, V) of equal leading dims; mask is bool (True takes part) or additive, expanded to (…, L, S) or None. Gives y and what the backward needs."""; ...
 @op()
 def attention_backward(grad: Handle, saved: SavedAttention[Handle, Opaque], is_causal: bool, scale: float) -> tuple[Handle, Handle, Handle]: ...
+
+# --- recurrent networks (cpu/recurrent.py) ----------------------------------------------------------------------------
+@op(accumulates=True, comparable=3, optional=True, flops=flops.recurrent)
+def recurrent(input: Handle, hidden: Handle, cell: Handle | None, weights: Sequence[Handle], layer: RecurrentLayer, needs: tuple[bool, ...]) -> tuple[Handle, Handle, Handle | None, Opaque]: """One layer over a sequence, (T, N, I) or packed (Σ N_t, I): y with both directions side by side, the last h (D, N, H), the last c of an LSTM, and what the backward wants; needs: which of input, hidden, cell and weights get gradients."""; ...
+@op(optional=True)
+def recurrent_backward(grad: Handle, grad_hidden: Handle, grad_cell: Handle | None, saved: Opaque) -> tuple[Handle | None, ...]: """Gradients of input, hidden, cell and weights, where recurrent was told so."""; ...
 
 # --- embedding, losses (cpu/loss.py, cuda/ops/loss) -------------------------------------------------------------------
 @op()

@@ -136,6 +136,11 @@ _HANDLES = {  # what is written for an argument, by its annotation
     "Sequence[Handle | None]": f"[None if each is None else {_EACH} for each in {{name}}]",
     "tuple[Handle | None, ...]": f"tuple([None if each is None else {_EACH} for each in {{name}}])",
 }
+_PARTS = {  # of a tuple that is returned, by its annotation
+    "Handle": "array(result[{place}], device)",
+    "Handle | None": "None if result[{place}] is None else array(result[{place}], device)",
+    "Opaque": "result[{place}]",
+}
 _FIELDS = {"A": _HANDLES["Handle"], "A | None": _HANDLES["Handle | None"]}  # of a record, by its annotation there
 
 
@@ -209,7 +214,8 @@ def _result(returned: str) -> str:
     if "Handle" not in returned:
         return "result"
     if "Opaque" in returned:
-        return "(array(result[0], device), *result[1:])"
+        parts = enumerate(returned.removeprefix("tuple[").removesuffix("]").split(", "))
+        return f"({', '.join([_PARTS[kind].format(place=place) for place, kind in parts])})"
     arrays = "[None if handle is None else array(handle, device) for handle in result]"
     kind = returned.partition("[")[0]
     return f"record(records.{kind}, {arrays})" if kind in vars(records) else f"tuple({arrays})"

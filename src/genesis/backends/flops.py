@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
-from genesis.records import ConvGeometry, SavedConvNorm
+from genesis.records import ConvGeometry, RecurrentLayer, SavedConvNorm
 from genesis.shapes import Shape
 
 
@@ -60,6 +61,13 @@ def conv_act_backward(
     needs: tuple[bool, ...], *_: object,
 ) -> int:  # fmt: skip
     return (needs[0] + needs[1]) * _per_output(grad) * math.prod(weight.shape)
+
+
+def recurrent(
+    input: Shaped, hidden: object, cell: object, weights: Sequence[Shaped], layer: RecurrentLayer, needs: object
+) -> int:
+    rows = math.prod(input.shape[:-1])
+    return 2 * rows * sum([math.prod(weight.shape) for weight in weights if len(weight.shape) == 2])
 
 
 def _per_output(grad: Shaped) -> int:

@@ -31,6 +31,7 @@ class Traits:
         views: its result shows its operand's memory.
         unwritten: its result has no values yet.
         from_outside, to_outside: the values of its result, or of its operand, are not only the backend's.
+        optional: a backend may lack it: who calls it asks Backend.has(), and else composes it of others.
         unreplayable: why a recorded call cannot be run again; "" where it can.
         flops: counts floating-point operations, from the arguments.
     """
@@ -50,6 +51,7 @@ class Traits:
     unwritten: bool = False
     from_outside: bool = False
     to_outside: bool = False
+    optional: bool = False
     unreplayable: str = ""
     flops: CountFlops | None = None
     # By the annotations of the stub:
@@ -103,6 +105,7 @@ class Facts(TypedDict, total=False):
     unwritten: bool
     from_outside: bool
     to_outside: bool
+    optional: bool
     unreplayable: str
     flops: CountFlops | None
 

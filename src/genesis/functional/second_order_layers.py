@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from genesis import activations
 from genesis.autograd import ArrayFunction, Context, Tensor
-from genesis.autograd.recorded_walk import RULES, Recorded
+from genesis.autograd.recorded_walk import RULES, Recorded, Same
 from genesis.autograd.walk import grad as gradients
 from genesis.functional import activation as act
-from genesis.functional import attention, binary_loss, classification, conv, dense, loss, normalization
+from genesis.functional import attention, binary_loss, classification, conv, dense, loss, normalization, recurrent
 from genesis.functional.activation import sigmoid, softmax, softplus
+from genesis.functional.conversion import cast
 from genesis.functional.elementwise import where
 from genesis.functional.linalg import matmul
 from genesis.functional.reduction import mean, sum
@@ -287,6 +288,21 @@ def _attention(call: Recorded, grad: Tensor) -> Gradients:
     return *_again(call, matmul(softmax(scores, -1), value), operands, grad), None
 
 
+def _recurrent(call: Recorded, *grads: Tensor) -> Gradients:
+    """By the layer composed of steps, of operands that are different places even where one is made of another."""
+    places = [index for index, array in enumerate(call.saved[:-2]) if array is not None]
+    operands = {index: call.made_of(call.saved[index], Same, index) for index in places}
+    states = [operands[index] for index in (1, 2) if index in operands]
+    y, last = recurrent.composed(
+        operands[0], tuple(states), [operands[i] for i in places if i > 2], call.kwargs["layer"]
+    )
+    outputs = [cast(output, grad.dtype) for output, grad in zip((y, *last), grads, strict=True)]
+    asked = [index for index in places if call.needs[index]]
+    found = dict(zip(asked, gradients(outputs, [operands[i] for i in asked], grads, create_graph=True), strict=True))
+    return tuple([found.get(index) for index in range(len(call.needs))])
+
+
+RULES[recurrent.Recurrent] = _recurrent
 RULES[normalization.BatchNorm] = _batch_norm
 RULES[normalization.LayerNorm] = _layer_norm
 RULES[normalization.GroupNorm] = _group_norm

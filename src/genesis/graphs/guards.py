@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import CodeType
 
 from genesis import dtypes
@@ -19,6 +19,7 @@ from genesis.graphs.watch import is_same
 from genesis.ndarray import NDArray
 from genesis.ndarray.array import Changes
 from genesis.nn import Module
+from genesis.nn.hooks import everywhere
 from genesis.precision import get_float32_precision
 from genesis.settings import settings
 from genesis.tensor import Tensor
@@ -70,7 +71,9 @@ class ModuleGuard:
         self._filled = [registry for registry in registries if registry]
         self._empty = [registry for registry in registries if not registry]
         self._members = self._present_members()
-        self._hook_lists = [hooks for each in self._modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
+        self._hook_lists: list[Sequence[object]] = [*everywhere.lists]
+        self._hook_lists += [each._forward_hooks for each in self._modules]
+        self._hook_lists += [each._forward_pre_hooks for each in self._modules]
         tensors = [member for member in self._members if isinstance(member, Tensor)]
         self.tensors: list[Tensor] = list({id(tensor): tensor for tensor in (*tensors, *others)}.values())
         self.arrays = [tensor.array for tensor in self.tensors]

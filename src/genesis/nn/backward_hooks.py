@@ -24,6 +24,14 @@ class BackwardHooks:
         self.before: list[Before] = []
         self.after: list[After] = []
 
+    def and_then(self, own: BackwardHooks) -> BackwardHooks:
+        """These hooks, then those of a module: as they are while it is called if both have some."""
+        if not (self.before or self.after):
+            return own
+        both = BackwardHooks()
+        both.before, both.after = [*self.before, *own.before], [*self.after, *own.after]
+        return both
+
     def of_call(self, module: object) -> HookedCall | None:
         """Listen to the gradients of a call; None if no hook is left."""
         return HookedCall(module, self) if self.before or self.after else None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from genesis.autograd import HookHandle
-from genesis.nn.backward_hooks import BackwardHooks
+from genesis.nn.backward_hooks import After, BackwardHooks, Before
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +44,22 @@ class ForwardHook:
         extra = (kwargs,) if self.with_kwargs else ()
         new: Result | None = self.function(module, args, *extra, output)
         return output if new is None else new
+
+
+class Everywhere:
+    """The hooks of all modules: see global_hooks.py, which has modules look here as long as there are any."""
+
+    def __init__(self) -> None:
+        self.before: list[ForwardPreHook] = []
+        self.after: list[ForwardHook] = []
+        self.backward = BackwardHooks()
+
+    @property
+    def lists(self) -> tuple[list[ForwardPreHook], list[ForwardHook], list[Before], list[After]]:
+        return self.before, self.after, self.backward.before, self.backward.after
+
+
+everywhere = Everywhere()
 
 
 class Hookable:
@@ -155,25 +171,25 @@ def call_with_hooks(module: HasForward[P, Result_co], args: Args, kwargs: Kwargs
     try:
         return _hooked(module, args, kwargs, done)
     except BaseException:
-        for hook in tuple(module._forward_hooks):
+        for hook in (*everywhere.after, *module._forward_hooks):
             if hook.always and hook not in done:
                 hook(module, args, kwargs, None)
         raise
 
 
 def _hooked(module: HasForward[P, Result_co], args: Args, kwargs: Kwargs, done: list[ForwardHook]) -> Result_co:
-    backward: BackwardHooks | None = None
-    for hook in tuple(module._forward_pre_hooks):
+    backward = everywhere.backward
+    for hook in (*everywhere.before, *module._forward_pre_hooks):
         if isinstance(hook, BackwardHooks):
-            backward = hook
+            backward = backward.and_then(hook)
         else:
             args, kwargs = hook(module, args, kwargs)
-    around = backward.of_call(module) if backward is not None else None
+    around = backward.of_call(module)
     if around is not None:
         args = around.inputs(args)
     forward: Callable[..., Result_co] = module.forward  # a hook may have replaced the arguments
     output = forward(*args, **kwargs)
-    for after in tuple(module._forward_hooks):
+    for after in (*everywhere.after, *module._forward_hooks):
         done.append(after)
         output = after(module, args, kwargs, output)
     return around.outputs(output) if around is not None else output

@@ -17,6 +17,7 @@ from genesis.backends.cpu import (
     order,
     pooling,
     random,
+    recurrent,
     reduction,
     replay,
     storage,
@@ -24,7 +25,7 @@ from genesis.backends.cpu import (
 
 MODULES = (
     storage, order, elementwise, activation, reduction, linalg, decomposition, indexing, random,
-    conv, conv_act, pooling, norm, attention, loss, optimizer, replay,
+    conv, conv_act, pooling, norm, attention, recurrent, loss, optimizer, replay,
 )  # fmt: skip
 
 

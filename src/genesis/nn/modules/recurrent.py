@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
 from typing import TypedDict, TypeVar, Unpack, cast
 
 from genesis import functional as F
 from genesis.creation import DeviceLike, empty, zeros
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.recurrent import gru_step, lstm_step, rnn_step
+from genesis.functional.recurrent import State, recurrent_layer
 from genesis.nn import init
 from genesis.nn.module import Module
 from genesis.nn.parameter import Parameter
 from genesis.nn.utils.rnn import PackedSequence
+from genesis.records import RecurrentLayer
 from genesis.tensor import Tensor
 
 __all__ = ["GRU", "LSTM", "RNN", "RNNBase"]
 
 Input = TypeVar("Input", Tensor, PackedSequence)
-State = tuple[Tensor, ...]  # of LSTM h and c, else h
-Step = Callable[[Tensor, State], State]  # the state after an input that has been mapped to gates
-
-# Sizes: T time steps, N sequences, I input_size, H hidden_size, G gates, D directions.
+# Sizes: T time steps, N sequences, I input_size, H hidden_size, D directions.
 
 
 class Options(TypedDict, total=False):
@@ -125,7 +122,7 @@ class RNNBase(Module):
     def _run(self, input: Input, initial: State | None) -> tuple[Input, State]:
         """The output of the last layer for each time step, and the last state of each layer and direction."""
         if isinstance(input, PackedSequence):
-            data, batch_sizes = input.data, [int(size) for size in input.batch_sizes.tolist()]
+            data, batch_sizes = input.data, tuple([int(size) for size in input.batch_sizes.tolist()])
             self._check_input(data, 2)
             if initial is not None and input.sorted_indices is not None:
                 initial = tuple(F.index_select(state, 1, input.sorted_indices) for state in initial)
@@ -140,40 +137,31 @@ class RNNBase(Module):
             initial = None if initial is None else tuple(self._batched(state) for state in initial)
         steps_first = F.transpose(input, 0, 1) if batched and self.batch_first else input
         steps_first = steps_first if batched else F.unsqueeze(steps_first, 1)
-        steps, count = steps_first.shape[:2]
-        data = F.reshape(steps_first, (steps * count, self.input_size))
-        data, last = self._layers(data, [count] * steps, self._checked(initial, count, input))
-        output = F.reshape(data, (steps, count, data.shape[1]))
+        output, last = self._layers(steps_first, None, self._checked(initial, steps_first.shape[1], input))
         if not batched:
             return F.squeeze(output, 1), tuple(F.squeeze(state, 1) for state in last)
         return (F.transpose(output, 0, 1) if self.batch_first else output), last
 
-    def _layers(self, data: Tensor, batch_sizes: list[int], initial: State) -> tuple[Tensor, State]:
-        """Run over packed data (Σ N_t, I): batch_sizes are those of the time steps, initial has (layers · D, N, …)."""
+    def _layers(self, data: Tensor, batch_sizes: tuple[int, ...] | None, initial: State) -> tuple[Tensor, State]:
+        """Run over (T, N, I), or packed data (Σ N_t, I) with the batch sizes of its time steps.
+
+        initial has (layers · D, N, …).
+        """
+        kind = RecurrentLayer(self.mode, self.bias, self.bidirectional, batch_sizes)
+        directions = 2 if self.bidirectional else 1
         last: list[State] = []
         for layer in range(self.num_layers):
-            outputs = []
-            for direction, suffix in enumerate(self._suffixes(layer)):
-                place = len(last)
-                state = tuple(F.getitem(states, place) for states in initial)
-                bias = self._parameter("bias_ih", suffix)
-                gates = F.split(F.linear(data, getattr(self, f"weight_ih_{suffix}"), bias), batch_sizes)
-                run = _backward if direction else _forward
-                hidden, final = run(gates, state, self._step(suffix))
-                outputs.append(F.cat(hidden))
-                last.append(final)
-            data = outputs[0] if len(outputs) == 1 else F.cat(outputs, 1)
+            weights = [
+                getattr(self, f"{name}_{suffix}") for suffix in self._suffixes(layer) for name in self._shapes(layer)
+            ]
+            state = initial
+            if self.num_layers > 1:
+                state = tuple(F.narrow(states, 0, layer * directions, directions) for states in initial)
+            data, final = recurrent_layer(data, state, weights, kind)
+            last.append(final)
             if self.dropout and layer < self.num_layers - 1:
                 data = F.dropout(data, self.dropout, self.training)
-        return data, tuple(F.stack(states) for states in zip(*last, strict=True))
-
-    def _step(self, suffix: str) -> Step:
-        """The function that makes a time step of one layer and direction."""
-        raise NotImplementedError
-
-    def _parameter(self, name: str, suffix: str) -> Tensor | None:
-        found: Tensor | None = getattr(self, f"{name}_{suffix}", None)
-        return found
+        return data, last[0] if len(last) == 1 else tuple(F.cat(states) for states in zip(*last, strict=True))
 
     # --- checks -------------------------------------------------------------------------------------------------------
 
@@ -210,35 +198,6 @@ class RNNBase(Module):
         }  # fmt: skip
         others = [f"{name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
         return ", ".join([str(self.input_size), str(self.hidden_size), *others])
-
-
-def _forward(gates: Sequence[Tensor], state: State, step: Step) -> tuple[list[Tensor], State]:
-    """The hidden states of all time steps, and the last state of each sequence. The shorter ones end before."""
-    outputs, ended = [], []
-    for one in gates:
-        present, before = one.shape[0], state[0].shape[0]
-        if present < before:
-            ended.append(tuple(F.narrow(part, 0, present, before - present) for part in state))
-            state = tuple(F.narrow(part, 0, 0, present) for part in state)
-        state = step(one, state)
-        outputs.append(state[0])
-    if not ended:
-        return outputs, state
-    return outputs, tuple(F.cat(parts) for parts in zip(state, *reversed(ended), strict=True))
-
-
-def _backward(gates: Sequence[Tensor], initial: State, step: Step) -> tuple[list[Tensor], State]:
-    """Compute _forward from the last time step to the first: shorter sequences begin later."""
-    outputs = []
-    state = tuple(F.narrow(part, 0, 0, gates[-1].shape[0]) for part in initial)
-    for one in reversed(gates):
-        present, before = one.shape[0], state[0].shape[0]
-        if present > before:
-            begun = [F.narrow(part, 0, before, present - before) for part in initial]
-            state = tuple(F.cat(pair) for pair in zip(state, begun, strict=True))
-        state = step(one, state)
-        outputs.append(state[0])
-    return outputs[::-1], state
 
 
 class RNN(RNNBase):
@@ -280,10 +239,6 @@ class RNN(RNNBase):
         output, (hidden,) = self._run(input, None if hx is None else (hx,))
         return output, hidden
 
-    def _step(self, suffix: str) -> Step:
-        weight, bias = getattr(self, f"weight_hh_{suffix}"), self._parameter("bias_hh", suffix)
-        return lambda gates, state: (rnn_step(gates, state[0], weight, bias, self.nonlinearity),)
-
 
 class LSTM(RNNBase):
     """Long short-term memory: gates decide what a cell keeps, takes and shows.
@@ -323,11 +278,6 @@ class LSTM(RNNBase):
         output, state = self._run(input, None if hx is None else tuple(hx))
         return output, cast(tuple[Tensor, Tensor], state)
 
-    def _step(self, suffix: str) -> Step:
-        weight, bias = getattr(self, f"weight_hh_{suffix}"), self._parameter("bias_hh", suffix)
-        projection = self._parameter("weight_hr", suffix)
-        return lambda gates, state: lstm_step(gates, (state[0], state[1]), weight, bias, projection)
-
 
 class GRU(RNNBase):
     """Gated recurrent unit: an LSTM without a cell of its own.
@@ -363,7 +313,3 @@ class GRU(RNNBase):
     def forward(self, input: Input, hx: Tensor | None = None) -> tuple[Input, Tensor]:
         output, (hidden,) = self._run(input, None if hx is None else (hx,))
         return output, hidden
-
-    def _step(self, suffix: str) -> Step:
-        weight, bias = getattr(self, f"weight_hh_{suffix}"), self._parameter("bias_hh", suffix)
-        return lambda gates, state: (gru_step(gates, state[0], weight, bias),)

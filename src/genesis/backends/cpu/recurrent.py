@@ -1,0 +1,69 @@
+"""A layer of a recurrent network over a sequence: PyTorch's own, with PyTorch's own gradient."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import _VF, Tensor
+
+from genesis.backends.cpu.storage import TORCH_DTYPES
+from genesis.records import RecurrentLayer
+
+_FUNCTIONS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
+    "LSTM": _VF.lstm,
+    "GRU": _VF.gru,
+    "RNN_TANH": _VF.rnn_tanh,
+    "RNN_RELU": _VF.rnn_relu,
+}
+
+
+class Tape:
+    """The graph that PyTorch recorded: from operands, None among them, to outputs."""
+
+    def __init__(self, operands: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
+        self.operands, self.outputs = operands, outputs
+
+
+def recurrent(
+    input: Tensor, hidden: Tensor, cell: Tensor | None, weights: Sequence[Tensor], layer: RecurrentLayer,
+    needs: tuple[bool, ...],
+) -> tuple[Tensor, Tensor, Tensor | None, Tape]:  # fmt: skip
+    operands = [input, hidden, cell, *weights]
+    records = True in needs
+    if records:
+        operands = [
+            None if x is None else x.detach().requires_grad_(needed) for x, needed in zip(operands, needs, strict=True)
+        ]
+    lower = None if layer.autocast is None else TORCH_DTYPES[layer.autocast]
+    with torch.set_grad_enabled(records), torch.autocast("cpu", lower, enabled=lower is not None):
+        outputs = _run(operands, layer, records)
+    y, h, c = (*[output.detach() for output in outputs], None)[:3]
+    return y, h, c, Tape(operands, outputs) if records else Tape((), ())
+
+
+def _run(operands: Sequence[Tensor | None], layer: RecurrentLayer, trains: bool) -> tuple[Tensor, ...]:
+    """y, h and, of an LSTM, c."""
+    input, hidden, cell, *weights = operands
+    if torch.is_autocast_enabled("cpu"):  # it would cast leaves once, as if they were weights
+        input, hidden, cell = [None if x is None else x.view_as(x) for x in (input, hidden, cell)]
+    state = hidden if cell is None else (hidden, cell)
+    options = layer.has_biases, 1, 0.0, trains, layer.bidirectional  # one layer, no dropout
+    function = _FUNCTIONS[layer.mode]
+    if layer.batch_sizes is not None:
+        return function(input, torch.tensor(layer.batch_sizes), state, weights, *options)
+    if len(weights) // (2 if layer.bidirectional else 1) % 2 == 0:
+        return function(input, state, weights, *options, False)
+    with warnings.catch_warnings():  # a projection makes an odd number, and PyTorch warns that it is slower
+        warnings.simplefilter("ignore")
+        return function(input, state, weights, *options, False)
+
+
+def recurrent_backward(
+    grad: Tensor, grad_hidden: Tensor, grad_cell: Tensor | None, saved: Tape
+) -> tuple[Tensor | None, ...]:
+    grads = [grad, grad_hidden] if grad_cell is None else [grad, grad_hidden, grad_cell]
+    asked = [x for x in saved.operands if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(saved.outputs, asked, grads, retain_graph=True, allow_unused=True))
+    return tuple([next(found) if x is not None and x.requires_grad else None for x in saved.operands])

@@ -26,6 +26,7 @@ from tests.graphs.fuzz_cuda_loop import EAGER, MODELS, OPTIMIZERS, STEPS, Loop, 
 
 SLOW = 120.0  # seconds after which a loop's stacks are shown, again and again: those of a hang stay the same
 
+
 # --- cases ------------------------------------------------------------------------------------------------------------
 class Case(NamedTuple):
     model: str

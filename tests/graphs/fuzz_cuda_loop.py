@@ -21,8 +21,9 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "Rprop": lambda params: optim.Rprop(params, lr=0.01),
     "Adadelta": lambda params: optim.Adadelta(params, lr=1.0),
     "LARS": lambda params: optim.LARS(params, lr=0.05, momentum=0.9),
-    # These compute with their count on the host: they are not captured.
     "NAdam": lambda params: optim.NAdam(params, lr=0.01),
+    "RAdam": lambda params: optim.RAdam(params, lr=0.01, weight_decay=1e-2),
+    "ASGD": lambda params: optim.ASGD(params, lr=0.01, t0=4),
     "Adafactor": lambda params: optim.Adafactor(params, lr=0.01),
 }
 MODELS: dict[str, Callable[[], nn.Module]] = {

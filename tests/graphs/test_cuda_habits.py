@@ -12,6 +12,7 @@ import genesis
 from genesis import Tensor, nn, optim
 from genesis.optim import lr_scheduler as schedulers
 from genesis.optim import swa_utils
+from tests.cuda.test_custom_op import square
 from tests.graphs.fuzz_cuda import is_same
 from tests.graphs.fuzz_cuda_loop import flat
 
@@ -167,10 +168,15 @@ def move_a_schedule(toy: Toy) -> None:
     toy.optimizer.param_groups[0]["lr"] = toy.optimizer.param_groups[0]["lr"] * 0.9
 
 
+def use_a_kernel(toy: Toy) -> None:
+    toy.model.weight.grad = square(toy.model.weight.grad)
+
+
 @pytest.mark.parametrize(
     ("habit", "reason"),
     [
         (clip_values, ""),
+        (use_a_kernel, ""),
         (move_an_average, ""),
         (print_something, "calls print, which a replay would not"),
         (read_a_value, "reads values"),

@@ -104,4 +104,4 @@ class _Refusals:
     ) -> None:
         with self._recorder.paused():
             self._trace.repeat(call, arrays)
-        self._recorder.note_launch(call, arrays, written)
+        self._recorder.note_repeated("launch", call, arrays, written)

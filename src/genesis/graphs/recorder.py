@@ -91,16 +91,17 @@ class Recorder:
         self._check_changes(call)
         self._calls.append(dataclasses.replace(call, args=tuple(map(self._constant, call.args))))
 
-    def note_launch(
-        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], changed: Sequence[NDArray]
-    ) -> None:
+    def note_repeated(
+        self, name: str, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray],
+        changed: Sequence[NDArray],
+    ) -> None:  # fmt: skip
         """Record call(arrays), which changes some of them."""
         devices = [array.device for array in arrays]
 
         def run(handles: Sequence[object]) -> None:
             call([NDArray(handle, device) for handle, device in zip(handles, devices, strict=True)])
 
-        self.note_call("launch", run, [array.handle for array in arrays], [array.handle for array in changed])
+        self.note_call(name, run, [array.handle for array in arrays], [array.handle for array in changed])
 
     def value_of(self, tensor: Tensor) -> Value | None:
         return self._recorder.value_of(tensor.array.handle)

@@ -179,14 +179,14 @@ class _Updates:
     def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
         with self.paused():
             call(arrays)
-        self._recorder.note_launch(call, arrays, arrays)
+        self._recorder.note_repeated("repeat", call, arrays, arrays)
 
     def launch(
         self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
     ) -> None:
         with self.paused():
             call(arrays)
-        self._recorder.note_launch(call, arrays, written)
+        self._recorder.note_repeated("launch", call, arrays, written)
 
 
 def _update(optimizer: Optimizer, batch: Batch, operands: Sequence[Sequence[object]]) -> None:

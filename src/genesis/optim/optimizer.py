@@ -125,12 +125,7 @@ class Optimizer(Hooked):
     counts_on_host: ClassVar[bool] = False  # steps, after each replay; else the device does, from a capture on
 
     def replayed_options(self, batch: Batch, steps_before: int) -> tuple[object, ...]:
-        """The values that a replay reads in place of the options. See `optim.Optimizer.step`.
-
-        Args:
-            batch: as it was captured.
-            steps_before: how many steps of it the graph makes before this one.
-        """
+        """The values that a replay reads, after so many steps of the same graph. See `optim.Optimizer.step`."""
         return self._options(batch.group)
 
     def replayed_dtype(self, batch: Batch) -> DType:

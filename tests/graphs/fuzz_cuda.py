@@ -10,6 +10,7 @@ for bit, and results that were held must stay as they were. A loop that differs 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import random
 import sys
 import time
@@ -22,6 +23,8 @@ import torch
 from genesis.settings import override
 from tests.graphs.fuzz_cuda_changes import CHANGES
 from tests.graphs.fuzz_cuda_loop import EAGER, MODELS, OPTIMIZERS, STEPS, Loop, flat
+
+SLOW = 120.0  # seconds after which a loop's stacks are shown, again and again: those of a hang stay the same
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------
@@ -80,6 +83,20 @@ def check(seed: int) -> Outcome:
     return Outcome("", num_replays)
 
 
+def timed(seed: int) -> Outcome:
+    """check(seed); a slow one says whether it computed or waited for a processor that others had."""
+    wall, processor = time.monotonic(), time.process_time()
+    faulthandler.dump_traceback_later(SLOW, repeat=True)
+    try:
+        outcome = check(seed)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    wall, processor = time.monotonic() - wall, time.process_time() - processor
+    if wall > SLOW:
+        print(f"seed {seed} took {wall:.0f} s, {processor:.0f} s of them on a processor", flush=True)
+    return outcome
+
+
 def is_same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if one.dtype is not other.dtype or one.shape != other.shape or one.stride() != other.stride():
@@ -100,11 +117,13 @@ def main() -> int:
         for seed in range(given.seed, given.seed + given.cases):
             if time.monotonic() - start > given.seconds:
                 break
-            outcome = check(seed)
+            outcome = timed(seed)
             done, replayed = done + 1, replayed + (outcome.num_replays > 0)
             if outcome.wrong:
                 wrong += 1
                 print(f"python -m tests.graphs.fuzz_cuda --cases 1 --seed {seed}: {outcome.wrong}\n", flush=True)
+            if done % 50 == 0:
+                print(f"{done} loops in {time.monotonic() - start:.0f} s, {wrong} wrong", flush=True)
     print(f"{done} loops, {replayed} of them replayed, {wrong} wrong")
     return int(wrong > 0)
 

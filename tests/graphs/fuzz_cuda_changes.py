@@ -169,7 +169,7 @@ def eager_step(loop: Loop) -> None:
 
 def grown(loop: Loop) -> None:
     loop.model.train()
-    example = genesis.randn(4, 6, device="cuda")
+    example = genesis.randn(4, 6, device="cuda", dtype=next(loop.model.parameters()).dtype)
     layer = loop.model[0] if isinstance(loop.model[0], nn.Linear) else loop.model[1]
     growth.grow_width(loop.model, layer, factor=1.5, optimizer=loop.optimizer, example=example)
     loop.average = [genesis.zeros_like(param) for param in loop.model.parameters()]

@@ -148,6 +148,7 @@ class Rehearsal:
         self._paused = paused
         self.kept: list[object] = []
         self.before_replay: list[Callable[[int], None]] = _AtOnce(paused)
+        self.after_replay: list[Callable[[int], None]] = _AtOnce(paused)
 
     def includes(self, scale: DeviceScale | None) -> bool:
         return any(each is scale for each in self._scales)
@@ -158,7 +159,7 @@ class Rehearsal:
 
 
 class _AtOnce(list[Callable[[int], None]]):
-    """A list of what is to be done before a replay, which is now."""
+    """A list of what is to be done before or after a replay, which is now."""
 
     def __init__(self, paused: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__()

@@ -47,6 +47,11 @@ class Watcher(Protocol):
     def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
         """Make call(arrays), which no backend hears of and which changes the arrays; make it in each replay."""
 
+    def launch(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
+    ) -> None:
+        """Make call(arrays), a launch of a user's kernel, which changes some of them; make it in each replay."""
+
     def paused(self) -> contextlib.AbstractContextManager[None]:
         """A block whose calls are no part of the run: they will be made again before each replay."""
 

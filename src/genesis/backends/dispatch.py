@@ -52,10 +52,12 @@ class Capture(Protocol):
     Attributes:
         kept: what the graph reads; it lives as long as the graph.
         before_replay: called before each replay, with its stream, which is the current one.
+        after_replay: likewise, once it has been launched.
     """
 
     kept: list[object]
     before_replay: list[Callable[[int], None]]
+    after_replay: list[Callable[[int], None]]
 
     @property
     def outside(self) -> Callable[[int], AbstractContextManager[None]]:
@@ -66,11 +68,9 @@ class GraphCapture(Capture, Protocol):
     """A capture that a driver makes.
 
     Attributes:
-        after_replay: called with the stream of a replay once it has been launched.
         forget: resets the graph, if it is still there.
     """
 
-    after_replay: list[Callable[[int], None]]
     forget: Callable[[], None]
 
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from genesis.autograd.modes import state
+from genesis.autograd.modes import Watcher, state
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import RawLaunch, Value
 from genesis.backends.cuda.nvrtc.program import Program, base_name
@@ -22,6 +22,7 @@ from genesis.cuda.frameworks.genesis import GENESIS
 from genesis.cuda.frameworks.interface import Framework, Operand
 from genesis.cuda.ordering import ordered
 from genesis.errors import DeviceError
+from genesis.ndarray import NDArray
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 Grid = int | Sequence[int] | Callable[..., int | Sequence[int]] | None
 
-LAUNCHES = "launches a kernel of its own"  # why a recorder, which hears of ops, cannot repeat a run
+LAUNCHES = "launches a kernel of its own"  # on another stream or on other tensors than Genesis': not recorded
 _MOST_PREPARED = 4096  # launches that a kernel remembers
 _BLOCK = 256  # threads, where the caller does not say
 _UNKNOWN: Any = object()
@@ -105,11 +106,11 @@ class Kernel:
             if key is not None:
                 self._prepared[key] = launch
         if launch is not None:  # None: an empty grid
-            if state.watcher is not None:
-                state.watcher.refuse(LAUNCHES)
             try:
                 run, device, frameworks, stream_of, written = launch
-                if stream is None and stream_of is not None:
+                if state.watcher is not None:
+                    _launch_watched(state.watcher, launch, args, values, stream)
+                elif stream is None and stream_of is not None:
                     run(stream_of(device), *values)
                 else:
                     with ordered(args, frameworks, device, stream) as chosen:
@@ -174,6 +175,25 @@ class _Launch(NamedTuple):
     frameworks: Sequence[Framework]
     stream_of: Callable[[int], int] | None  # the current stream of a device; None: the tensors' libraries differ
     written: Sequence[tuple[int, Callable[[object], None]]]  # what is to be told that an argument has changed
+
+
+def _launch_watched(
+    watcher: Watcher, launch: _Launch, args: Sequence[object], values: Sequence[Value], stream: object
+) -> None:
+    """Launch, and have the recorder of this run repeat it, if it can."""
+    run, device, frameworks, stream_of, written = launch
+    if stream is not None or stream_of is None or frameworks != [GENESIS]:
+        watcher.refuse(LAUNCHES)
+        with ordered(args, frameworks, device, stream) as chosen:
+            run(chosen, *values)
+        return
+    arrays = {place: arg.array for place, arg in enumerate(args) if isinstance(arg, Tensor)}
+
+    def again(present: Sequence[NDArray]) -> None:
+        addresses = {place: array.handle.data_pointer for place, array in zip(arrays, present, strict=True)}
+        run(stream_of(device), *[addresses.get(place, value) for place, value in enumerate(values)])
+
+    watcher.launch(again, list(arrays.values()), [arrays[place] for place, _ in written])
 
 
 def _framework(tensor: object) -> Framework:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from genesis.autograd.modes import unrecordable
+from genesis.autograd.modes import state, unrecordable
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.runtime import streams
 from genesis.cuda import arguments, launch_checks
@@ -15,7 +15,10 @@ from genesis.cuda.frameworks.genesis import GENESIS
 from genesis.cuda.frameworks.interface import Framework
 from genesis.cuda.kernel import LAUNCHES
 from genesis.cuda.ordering import ordered
+from genesis.cuda.triton_writes import written_parameters
 from genesis.errors import DeviceError, DTypeError, describe
+from genesis.ndarray import NDArray
+from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -74,14 +77,35 @@ class TritonKernel:
         by_position = {name: given[name] for name in names if name not in self._constants}
         constants = {name: given[name] for name in names if name in self._constants}
         device, frameworks = self._check(by_position)
+        if frameworks == [GENESIS]:
+            tensors = {name: value.array for name, value in by_position.items() if isinstance(value, Tensor)}
+
+            def run(arrays: Sequence[NDArray]) -> None:
+                handles = {name: array.handle for name, array in zip(tensors, arrays, strict=True)}
+                values = {**by_position, **handles}.values()
+                launch.launch(self.kernel, blocks, *values, **constants, **options)
+
+            self._launched(run, tensors)
+            return
         unrecordable(LAUNCHES)
         values = [arguments.array_of(v) if framework_of(type(v)) else v for v in by_position.values()]
-        if frameworks == [GENESIS]:
+        with (
+            ordered(list(by_position.values()), frameworks, device) as stream,
+            streams.use(streams.Stream(device, handle=stream)),
+        ):
             launch.launch(self.kernel, blocks, *values, **constants, **options)
+
+    def _launched(self, run: Callable[[Sequence[NDArray]], None], tensors: dict[str, NDArray]) -> None:
+        arrays = list(tensors.values())
+        watcher = state.watcher
+        if watcher is None:
+            run(arrays)
             return
-        tensors = list(by_position.values())
-        with ordered(tensors, frameworks, device) as stream, streams.use(streams.Stream(device, handle=stream)):
-            launch.launch(self.kernel, blocks, *values, **constants, **options)
+        written = written_parameters(self.kernel.fn)
+        if written is None:
+            watcher.refuse(f"{LAUNCHES}, {self.name}, whose source does not show where it writes")
+            written = frozenset(tensors)
+        watcher.launch(run, arrays, [array for name, array in tensors.items() if name in written])
 
     def _check(self, by_position: dict[str, object]) -> tuple[int, list[Framework]]:
         """The device of the tensors, and the libraries that they are from."""

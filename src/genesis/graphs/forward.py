@@ -93,8 +93,15 @@ class _Refusals:
 
     def __init__(self, recorder: Recorder, trace: Trace) -> None:
         self.refuse, self.update, self.paused = recorder.refuse, trace.update, trace.paused
-        self._trace = trace
+        self._recorder, self._trace = recorder, trace
 
     def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
         self.refuse("communicates with other processes")
         self._trace.repeat(call, arrays)
+
+    def launch(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
+    ) -> None:
+        with self._recorder.paused():
+            self._trace.repeat(call, arrays)
+        self._recorder.note_repeated("launch", call, arrays, written)

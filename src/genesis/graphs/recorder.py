@@ -88,7 +88,20 @@ class Recorder:
         """Record function(operands), which is no op and changes these handles in place."""
         call = self._recorder.note(name, function, (operands,), {}, changed=changed)
         self._check_operands(call)
+        self._check_changes(call)
         self._calls.append(dataclasses.replace(call, args=tuple(map(self._constant, call.args))))
+
+    def note_repeated(
+        self, name: str, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray],
+        changed: Sequence[NDArray],
+    ) -> None:  # fmt: skip
+        """Record call(arrays), which changes some of them."""
+        devices = [array.device for array in arrays]
+
+        def run(handles: Sequence[object]) -> None:
+            call([NDArray(handle, device) for handle, device in zip(handles, devices, strict=True)])
+
+        self.note_call(name, run, [array.handle for array in arrays], [array.handle for array in changed])
 
     def value_of(self, tensor: Tensor) -> Value | None:
         return self._recorder.value_of(tensor.array.handle)
@@ -110,10 +123,15 @@ class Recorder:
         self._check_operands(call)
         if traits.trains(call.args, {}) and Kind.BUFFER in fixed:
             self.refuse("normalizes by the statistics of a batch")
-        elif any(value.memory.kind in fixed for value in call.changed):
+        else:
+            self._check_changes(call)
+        self._calls.append(self._prepared(call, args))
+
+    def _check_changes(self, call: Call) -> None:
+        fixed = self._rules.fixed
+        if any(value.memory.kind in fixed for value in call.changed):
             parts = "an argument, a parameter or a buffer" if Kind.BUFFER in fixed else "an argument"
             self.refuse(f"changes {parts} in place")
-        self._calls.append(self._prepared(call, args))
 
     def _check_operands(self, call: Call) -> None:
         for value in call.operands:

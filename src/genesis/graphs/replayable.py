@@ -223,4 +223,4 @@ def _scales_on(device: Device, snapshot: Snapshot) -> list[DeviceScale]:
 
 def _can_skip(optimizer: Optimizer) -> bool:
     has_dampening = any(group.get("dampening") for group in optimizer.param_groups)  # a first step is another one
-    return optimizer.reads_numbers and type(optimizer).step is Optimizer.step and not has_dampening
+    return optimizer.can_skip and type(optimizer).step is Optimizer.step and not has_dampening

@@ -18,7 +18,7 @@ from genesis.graphs.replayable import Replayable, Surroundings, grads_of, own_of
 from genesis.graphs.report import RecordingReport
 from genesis.graphs.trace import Executed, Trace, name_of
 from genesis.graphs.watch import UnwatchableError
-from genesis.ndarray import Device, NDArray
+from genesis.ndarray import NDArray
 from genesis.optim import Optimizer
 from genesis.optim.optimizer import Batch
 from genesis.tensor import Tensor
@@ -177,15 +177,16 @@ class _Updates:
         self._recorder.note_call("update", functools.partial(_update, optimizer, batch), [grads, flags], params)
 
     def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
-        handles = [array.handle for array in arrays]
         with self.paused():
             call(arrays)
-        devices = [array.device for array in arrays]
-        self._recorder.note_call("repeat", functools.partial(_repeat, call, devices), handles, handles)
+        self._recorder.note_repeated("repeat", call, arrays, arrays)
 
-
-def _repeat(call: Callable[[Sequence[NDArray]], None], devices: Sequence[Device], handles: Sequence[object]) -> None:
-    call([NDArray(handle, device) for handle, device in zip(handles, devices, strict=True)])
+    def launch(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
+    ) -> None:
+        with self.paused():
+            call(arrays)
+        self._recorder.note_repeated("launch", call, arrays, written)
 
 
 def _update(optimizer: Optimizer, batch: Batch, operands: Sequence[Sequence[object]]) -> None:

@@ -88,6 +88,11 @@ class Trace:
         with self.paused():
             call(arrays)
 
+    def launch(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
+    ) -> None:
+        self.repeat(call, arrays)
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         self._is_paused = True

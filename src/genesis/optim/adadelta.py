@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
-from genesis.optim.composed import Composed, Update, decayed
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, decay, decayed
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
@@ -17,6 +17,15 @@ class Options(NamedTuple):
     rho: float
     eps: float
     weight_decay: float
+
+
+class Values(NamedTuple):
+    decay_of: str
+    decay: Scalar
+    lr: Scalar
+    rho: Scalar
+    rest: Scalar  # 1 − rho
+    eps: Scalar
 
 
 class Adadelta(Composed):
@@ -46,7 +55,7 @@ class Adadelta(Composed):
         0.6877
     """
 
-    _Options, _computes_with_step = Options, False
+    _Options = Options
 
     def __init__(
         self, params: Params, lr: float | Tensor = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0,
@@ -71,11 +80,16 @@ class Adadelta(Composed):
     def _entries(self, group: Group) -> Sequence[str]:
         return "step", "square_avg", "acc_delta"
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
-        g = decayed(p, g, o.weight_decay)
-        v = s["square_avg"].mul(o.rho).add(g.mul(g).mul(1 - o.rho))
-        delta = s["acc_delta"].add(o.eps).sqrt().div(v.add(o.eps).sqrt()).mul(g)
-        u = s["acc_delta"].mul(o.rho).add(delta.mul(delta).mul(1 - o.rho))
-        return Update(p.sub(delta.mul(o.lr)), {"step": s["step"] + 1, "square_avg": v, "acc_delta": u})
+        return Scalars(Values(*decay(o.weight_decay), o.lr, o.rho, 1 - o.rho, o.eps), {"step": s["step"] + 1})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        p, g = decayed(p, g, n.decay_of, n.decay)
+        v = s["square_avg"].mul(n.rho).add(g.mul(g).mul(n.rest))
+        delta = s["acc_delta"].add(n.eps).sqrt().div(v.add(n.eps).sqrt()).mul(g)
+        u = s["acc_delta"].mul(n.rho).add(delta.mul(delta).mul(n.rest))
+        return Update(p.sub(delta.mul(n.lr)), {"square_avg": v, "acc_delta": u})

@@ -7,8 +7,8 @@ from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray, ops
 from genesis.optim.arrays import zeros_like
-from genesis.optim.composed import Composed, Update, lerp, require_pair
-from genesis.optim.optimizer import Batch, Params, State
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, lerp, require_pair
+from genesis.optim.optimizer import Params, State
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
@@ -22,6 +22,14 @@ class Options(NamedTuple):
     eps: tuple[float | None, float]
     d: float
     weight_decay: float
+
+
+class Values(NamedTuple):
+    has_decay: bool
+    shrink: Scalar
+    rate: Scalar
+    weight: Scalar  # of the latest gradient in the moments
+    limits: tuple[float, float, float]  # eps, and the threshold of clipping
 
 
 class Adafactor(Composed):
@@ -95,33 +103,32 @@ class Adafactor(Composed):
         """The shape of a row or a column. See `optim.Optimizer.step`."""
         return _shapes(shape).get(name, shape)
 
-    def _update(self, batch: Batch) -> None:
-        options = batch.options
-        assert isinstance(options, Options)
-        if options.eps[0] is None:
-            batch.options = options._replace(eps=(EPSILON[batch.params[0].dtype.name], options.eps[1]))
-        super()._update(batch)
-
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
         step = s["step"] + 1
-        least = o.eps[0]
-        assert least is not None
-        rate, weight = min(o.lr, step**-0.5), step**o.beta2_decay
+        least = EPSILON[like.dtype.name] if o.eps[0] is None else o.eps[0]
+        limits = least, o.eps[1], o.d
+        has_decay, shrink = bool(o.weight_decay), 1 - o.lr * o.weight_decay
+        return Scalars(Values(has_decay, shrink, min(o.lr, step**-0.5), step**o.beta2_decay, limits), {"step": step})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        least, least_size, threshold = n.limits
         size = max(p.numel, 1) ** 0.5
-        alpha = ops.norms([p], 2).div(size).maximum(o.eps[1]).mul(rate)  # stays on the device
-        p = p.mul(1 - o.lr * o.weight_decay) if o.weight_decay else p
+        alpha = ops.norms([p], 2).div(size).maximum(least_size).mul(n.rate)  # stays on the device
+        p = p.mul(n.shrink) if n.has_decay else p
         squared = g.mul(g)
-        state: Entries = {"step": step}
+        state = {}
         if g.ndim > 1:
-            row = state["row_var"] = lerp(s["row_var"], ops.mean(squared, (g.ndim - 1,), True), weight)
-            column = state["col_var"] = lerp(s["col_var"], ops.mean(squared, (g.ndim - 2,), True), weight)
+            row = state["row_var"] = lerp(s["row_var"], ops.mean(squared, (g.ndim - 1,), True), n.weight)
+            column = state["col_var"] = lerp(s["col_var"], ops.mean(squared, (g.ndim - 2,), True), n.weight)
             v = row.mul(column).div(ops.mean(row, (g.ndim - 2,), True).clamp(least, None))
         else:
-            v = state["variance"] = lerp(s["variance"], squared, weight)
+            v = state["variance"] = lerp(s["variance"], squared, n.weight)
         update = v.clamp(least * least, None).rsqrt().mul(g)
-        scale = alpha.div(ops.norms([update], 2).div(size * o.d).maximum(1.0))
+        scale = alpha.div(ops.norms([update], 2).div(size * threshold).maximum(1.0))
         return Update(p.sub(update.mul(scale.reshape((1,) * p.ndim))), state)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
 from genesis.optim.arrays import full_like
-from genesis.optim.composed import Composed, Update, decayed
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, decay, decayed
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
@@ -18,6 +18,13 @@ class Options(NamedTuple):
     lr_decay: float
     weight_decay: float
     eps: float
+
+
+class Values(NamedTuple):
+    decay_of: str
+    decay: Scalar
+    lr: Scalar
+    eps: Scalar
 
 
 class Adagrad(Composed):
@@ -83,10 +90,15 @@ class Adagrad(Composed):
             return 0
         return Tensor(full_like(array, group["initial_accumulator_value"]))
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
-        g = decayed(p, g, o.weight_decay)
-        total = s["sum"].add(g.mul(g))
         lr = o.lr / (1 + s["step"] * o.lr_decay)
-        return Update(p.sub(g.div(total.sqrt().add(o.eps)).mul(lr)), {"step": s["step"] + 1, "sum": total})
+        return Scalars(Values(*decay(o.weight_decay), lr, o.eps), {"step": s["step"] + 1})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        p, g = decayed(p, g, n.decay_of, n.decay)
+        total = s["sum"].add(g.mul(g))
+        return Update(p.sub(g.div(total.sqrt().add(n.eps)).mul(n.lr)), {"sum": total})

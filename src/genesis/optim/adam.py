@@ -107,7 +107,7 @@ class Adam(Optimizer):
         # In one with the update: no interrupt comes between.
         at_once([update, *batch.after, each(setitem, batch.states, repeat("step"), repeat(step + 1))])
 
-    reads_numbers = True
+    reads_numbers = can_skip = True
 
     def refusal(self, batch: Batch) -> str:
         return refusal_of_count(self, batch)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
-from genesis.optim.composed import Composed, Update, decayed, lerp, require_betas
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, decay, decayed, lerp, require_betas
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
@@ -17,6 +17,15 @@ class Options(NamedTuple):
     betas: tuple[float, float]
     eps: float
     weight_decay: float
+
+
+class Values(NamedTuple):
+    decay_of: str
+    decay: Scalar
+    lr: Scalar  # corrected
+    rest1: Scalar  # 1 − β₁
+    beta2: Scalar
+    eps: Scalar
 
 
 class Adamax(Composed):
@@ -69,12 +78,18 @@ class Adamax(Composed):
     def _entries(self, group: Group) -> Sequence[str]:
         return "step", "exp_avg", "exp_inf"
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
         beta1, beta2 = o.betas
         step = s["step"] + 1
-        g = decayed(p, g, o.weight_decay)
-        m = lerp(s["exp_avg"], g, 1 - beta1)
-        u = s["exp_inf"].mul(beta2).maximum(g.abs().add(o.eps))
-        return Update(p.sub(m.div(u).mul(o.lr / (1 - beta1**step))), {"step": step, "exp_avg": m, "exp_inf": u})
+        values = Values(*decay(o.weight_decay), o.lr / (1 - beta1**step), 1 - beta1, beta2, o.eps)
+        return Scalars(values, {"step": step})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        p, g = decayed(p, g, n.decay_of, n.decay)
+        m = lerp(s["exp_avg"], g, n.rest1)
+        u = s["exp_inf"].mul(n.beta2).maximum(g.abs().add(n.eps))
+        return Update(p.sub(m.div(u).mul(n.lr)), {"exp_avg": m, "exp_inf": u})

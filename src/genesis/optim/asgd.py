@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
-from genesis.optim.composed import Composed, Update, decayed, lerp
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, decay, decayed, either, lerp
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, as_number, maximizing, require_number
 from genesis.tensor import Tensor
@@ -18,6 +18,15 @@ class Options(NamedTuple):
     alpha: float
     t0: float
     weight_decay: float
+
+
+class Values(NamedTuple):
+    decay_of: str
+    decay: Scalar
+    shrink: Scalar
+    eta: Scalar
+    averages: Scalar  # does it already?
+    mu: Scalar
 
 
 class ASGD(Composed):
@@ -78,11 +87,19 @@ class ASGD(Composed):
         numbers = {"eta": as_number(group["lr"]), "mu": 1.0}
         return numbers[name] if name in numbers else super()._initial(name, group, array)
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
-        step = s["step"] + 1
-        p = p.mul(1 - o.lambd * s["eta"]).sub(decayed(p, g, o.weight_decay).mul(s["eta"]))
-        ax = p if s["mu"] == 1 else lerp(s["ax"], p, s["mu"])
+        step, eta, mu = s["step"] + 1, s["eta"], s["mu"]
+        values = Values(*decay(o.weight_decay), 1 - o.lambd * eta, eta, float(mu != 1), mu)
         eta = o.lr / (1 + o.lambd * o.lr * step) ** o.alpha
-        return Update(p, {"step": step, "eta": eta, "mu": 1 / max(1, step - o.t0), "ax": ax})
+        return Scalars(values, {"step": step, "eta": eta, "mu": 1 / max(1, step - o.t0)})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        _, g = decayed(p, g, n.decay_of, n.decay)
+        p = p.mul(n.shrink).sub(g.mul(n.eta))
+        average = either(n.averages, lerp(s["ax"], p, n.mu), p)
+        assert isinstance(average, NDArray)
+        return Update(p, {"ax": average})

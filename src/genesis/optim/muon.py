@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.ndarray import NDArray, ops
-from genesis.optim.composed import Composed, Update, lerp
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, lerp
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, require_number
 from genesis.precision import float32_precision
@@ -25,6 +25,22 @@ class Options(NamedTuple):
     eps: float
     ns_steps: int
     adjust_lr_fn: str | None
+
+
+class Iteration(NamedTuple):
+    """Newton and Schulz's, which a CUDA graph fixes."""
+
+    coefficients: tuple[float, float, float]
+    eps: float
+    num_steps: int
+
+
+class Values(NamedTuple):
+    rest: Scalar  # 1 − momentum
+    nesterov: bool
+    rate: Scalar
+    shrink: Scalar
+    iteration: Iteration
 
 
 class Muon(Composed):
@@ -99,35 +115,44 @@ class Muon(Composed):
     def _entries(self, group: Group) -> Sequence[str]:
         return ("momentum_buffer",)
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
-        buffer = lerp(s["momentum_buffer"], g, 1 - o.momentum)
-        update = _orthogonalized(lerp(buffer, g, 1 - o.momentum) if o.nesterov else buffer, o)
-        rows, columns = p.shape
+        rows, columns = like.shape
         ratio = (
             0.2 * math.sqrt(max(rows, columns))
             if o.adjust_lr_fn == "match_rms_adamw"
             else math.sqrt(max(1.0, rows / columns))
         )
-        step = update.to(p.dtype).mul(-o.lr * ratio)
-        return Update(p.mul(1 - o.lr * o.weight_decay).add(step), {"momentum_buffer": buffer})
+        iteration = Iteration(o.ns_coefficients, o.eps, int(o.ns_steps))
+        return Scalars(Values(1 - o.momentum, o.nesterov, -o.lr * ratio, 1 - o.lr * o.weight_decay, iteration), {})
+
+    def _history(self, state: Entries) -> Hashable:
+        return state["momentum_buffer"].shape  # the rate depends on it
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        buffer = lerp(s["momentum_buffer"], g, n.rest)
+        update = _orthogonalized(lerp(buffer, g, n.rest) if n.nesterov else buffer, n.iteration)
+        step = update.to(p.dtype).mul(n.rate)
+        return Update(p.mul(n.shrink).add(step), {"momentum_buffer": buffer})
 
 
-def _orthogonalized(matrix: NDArray, o: Options) -> NDArray:
+def _orthogonalized(matrix: NDArray, iteration: Iteration) -> NDArray:
     """U·Vᵀ of the singular value decomposition, roughly: singular values end between 0.5 and 1.5.
 
     Numbers that bfloat16 holds are multiplied in float32: at "medium" precision tensor cores do so, without an error.
     """
     if not matrix.numel:
         return matrix
-    a, b, c = o.ns_coefficients
+    (a, b, c), eps, num_steps = iteration
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = _rounded(matrix.transpose(0, 1).contiguous() if is_tall else matrix)
-    norm = _rounded(ops.sum(x.mul(x), (0, 1), True).sqrt()).clamp(o.eps, None)
+    norm = _rounded(ops.sum(x.mul(x), (0, 1), True).sqrt()).clamp(eps, None)
     x = _rounded(x.div(norm))
     with float32_precision("medium"):
-        for _ in range(int(o.ns_steps)):
+        for _ in range(num_steps):
             gram = _rounded(ops.matmul(x, x.transpose(0, 1)))
             change = _rounded(gram.mul(b).add(ops.matmul(gram, gram).mul(c)))
             x = _rounded(x.mul(a).add(ops.matmul(change, x)))

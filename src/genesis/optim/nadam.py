@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
-from genesis.optim.composed import Composed, Update, lerp, penalized, require_betas
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, decay, decayed, lerp, require_betas
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
@@ -19,6 +19,18 @@ class Options(NamedTuple):
     weight_decay: float
     momentum_decay: float
     decoupled_weight_decay: bool
+
+
+class Values(NamedTuple):
+    decay_of: str
+    decay: Scalar
+    rest1: Scalar  # 1 − β₁
+    beta2: Scalar
+    rest2: Scalar
+    correction: Scalar
+    eps: Scalar
+    by_gradient: Scalar
+    by_momentum: Scalar
 
 
 class NAdam(Composed):
@@ -81,18 +93,26 @@ class NAdam(Composed):
     def _initial(self, name: str, group: Group, array: NDArray) -> object:
         return 1.0 if name == "mu_product" else super()._initial(name, group, array)
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
         beta1, beta2 = o.betas
         step = s["step"] + 1
-        p, g = penalized(p, g, o.lr, o.weight_decay, o.decoupled_weight_decay)
         mu, mu_next = (beta1 * (1.0 - 0.5 * 0.96 ** (t * o.momentum_decay)) for t in (step, step + 1))
         product = s["mu_product"] * mu
-        m = lerp(s["exp_avg"], g, 1 - beta1)
-        v = s["exp_avg_sq"].mul(beta2).add(g.mul(g).mul(1 - beta2))
-        d = v.div(1 - beta2**step).sqrt().add(o.eps)
-        by_gradient = g.div(d).mul(o.lr * (1 - mu) / (1 - product))
-        by_momentum = m.div(d).mul(o.lr * mu_next / (1 - product * mu_next))
-        state = {"step": step, "mu_product": product, "exp_avg": m, "exp_avg_sq": v}
-        return Update(p.sub(by_gradient).sub(by_momentum), state)
+        by_gradient, by_momentum = o.lr * (1 - mu) / (1 - product), o.lr * mu_next / (1 - product * mu_next)
+        values = Values(
+            *decay(o.weight_decay, o.lr, o.decoupled_weight_decay), 1 - beta1, beta2, 1 - beta2, 1 - beta2**step, o.eps,
+            by_gradient, by_momentum,
+        )  # fmt: skip
+        return Scalars(values, {"step": step, "mu_product": product})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        p, g = decayed(p, g, n.decay_of, n.decay)
+        m = lerp(s["exp_avg"], g, n.rest1)
+        v = s["exp_avg_sq"].mul(n.beta2).add(g.mul(g).mul(n.rest2))
+        d = v.div(n.correction).sqrt().add(n.eps)
+        p = p.sub(g.div(d).mul(n.by_gradient)).sub(m.div(d).mul(n.by_momentum))
+        return Update(p, {"exp_avg": m, "exp_avg_sq": v})

@@ -9,16 +9,17 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast, overload
 
-from genesis import interop, shapes
+from genesis import dtypes, interop, shapes
 from genesis.autograd import enable_grad
 from genesis.autograd.modes import state as thread
 from genesis.callsite import user_line
+from genesis.dtypes import DType
 from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
 from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import Device, NDArray
 from genesis.ndarray.capturing import Capture, capture_of, replays
 from genesis.optim.arrays import in_order_of, zeros_like
-from genesis.optim.capturable import Captured
+from genesis.optim.capturable import Captured, is_number
 from genesis.optim.hooks import Hooked
 from genesis.optim.hooks import register_optimizer_step_post_hook as register_optimizer_step_post_hook
 from genesis.optim.hooks import register_optimizer_step_pre_hook as register_optimizer_step_pre_hook
@@ -119,7 +120,20 @@ class Optimizer(Hooked):
         raise NotImplementedError
 
     # In CUDA graphs, see capturable.py:
-    reads_numbers: ClassVar[bool] = False  # does _update take batch.inputs?
+    reads_numbers: ClassVar[bool] = False  # does _update read batch.inputs.numbers?
+    can_skip: ClassVar[bool] = False  # does it obey batch.inputs.found_inf?
+    counts_on_host: ClassVar[bool] = False  # steps, after each replay; else the device does, from a capture on
+
+    def replayed_options(self, batch: Batch, steps_before: int) -> tuple[object, ...]:
+        """The values that a replay reads, after so many steps of the same graph. See `optim.Optimizer.step`."""
+        return self._options(batch.group)
+
+    def replayed_dtype(self, batch: Batch) -> DType:
+        """The dtype of the numbers that a replay reads. See `optim.Optimizer.step`."""
+        return dtypes.float64
+
+    def count(self, batch: Batch) -> None:
+        """Count a step that a replay has made, if the host counts. See `optim.Optimizer.step`."""
 
     def structure(self, options: tuple[object, ...]) -> Hashable:
         """The part of the options that a CUDA graph fixes, even if it reads the numbers. See `optim.Optimizer.step`.
@@ -128,7 +142,7 @@ class Optimizer(Hooked):
             options: of a group, as the subclass has them.
         Returns: the flags.
         """
-        return tuple([value for value in options if type(value) is not float])
+        return tuple([value for value in options if not is_number(value)])
 
     def refusal(self, batch: Batch) -> str:
         """Why the update of a batch cannot be captured; "" if it can. See `optim.Optimizer.step`."""
@@ -234,7 +248,7 @@ class Optimizer(Hooked):
             for batch in batches:
                 self._prepare_capture(batch)
         if found_inf is not None:
-            if not self.reads_numbers:
+            if not self.can_skip:
                 raise CaptureError(
                     f"{user_line()}: {self._name}.step: no CUDA graph can hold its scaled step, which the device would "
                     "have to skip after an overflow: call it after replay()"

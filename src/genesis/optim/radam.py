@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
-from genesis.optim.composed import Composed, Update, lerp, penalized, require_betas
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, decay, decayed, either, lerp, require_betas
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
@@ -18,6 +18,19 @@ class Options(NamedTuple):
     eps: float
     weight_decay: float
     decoupled_weight_decay: bool
+
+
+class Values(NamedTuple):
+    decay_of: str
+    decay: Scalar
+    lr: Scalar
+    rest1: Scalar  # 1 − β₁
+    beta2: Scalar
+    rest2: Scalar
+    correction: Scalar
+    eps: Scalar
+    rectified: Scalar  # is it?
+    factor: Scalar
 
 
 class RAdam(Composed):
@@ -74,19 +87,30 @@ class RAdam(Composed):
     def _entries(self, group: Group) -> Sequence[str]:
         return "step", "exp_avg", "exp_avg_sq"
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
         beta1, beta2 = o.betas
         step = s["step"] + 1
-        p, g = penalized(p, g, o.lr, o.weight_decay, o.decoupled_weight_decay)
-        m = lerp(s["exp_avg"], g, 1 - beta1)
-        v = s["exp_avg_sq"].mul(beta2).add(g.mul(g).mul(1 - beta2))
         correction = 1 - beta2**step
         longest = 2 / (1 - beta2) - 1
         length = longest - 2 * step * beta2**step / correction  # of the average that v approximates
-        update = m.div(1 - beta1**step).mul(o.lr)
+        rectified, factor = 0.0, 1.0
         if length > 5:
             squared = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
-            update = update.div(v.sqrt().add(o.eps)).mul((correction * squared) ** 0.5)
-        return Update(p.sub(update), {"step": step, "exp_avg": m, "exp_avg_sq": v})
+            rectified, factor = 1.0, (correction * squared) ** 0.5
+        values = Values(
+            *decay(o.weight_decay, o.lr, o.decoupled_weight_decay), o.lr, 1 - beta1, beta2, 1 - beta2, 1 - beta1**step,
+            o.eps, rectified, factor,
+        )  # fmt: skip
+        return Scalars(values, {"step": step})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        p, g = decayed(p, g, n.decay_of, n.decay)
+        m = lerp(s["exp_avg"], g, n.rest1)
+        v = s["exp_avg_sq"].mul(n.beta2).add(g.mul(g).mul(n.rest2))
+        d = either(n.rectified, v.sqrt().add(n.eps), 1.0)
+        p = p.sub(m.div(n.correction).mul(n.lr).div(d).mul(n.factor))
+        return Update(p, {"exp_avg": m, "exp_avg_sq": v})

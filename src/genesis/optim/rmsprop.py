@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
-from genesis.optim.composed import Composed, Update, decayed, lerp
+from genesis.optim.composed import Composed, Scalar, Scalars, Update, decay, decayed, lerp
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
@@ -18,6 +18,18 @@ class Options(NamedTuple):
     eps: float
     weight_decay: float
     momentum: float
+    centered: bool
+
+
+class Values(NamedTuple):
+    decay_of: str
+    decay: Scalar
+    lr: Scalar
+    alpha: Scalar
+    rest: Scalar  # 1 − alpha
+    eps: Scalar
+    has_momentum: bool
+    momentum: Scalar
     centered: bool
 
 
@@ -49,7 +61,7 @@ class RMSprop(Composed):
         0.8
     """
 
-    _Options, _computes_with_step = Options, False
+    _Options = Options
 
     def __init__(
         self, params: Params, lr: float | Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
@@ -80,16 +92,24 @@ class RMSprop(Composed):
         more = ["momentum_buffer"] * (group["momentum"] > 0) + ["grad_avg"] * bool(group["centered"])
         return ["step", "square_avg", *more]
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
         assert isinstance(options, Options)
         o = options
-        g = decayed(p, g, o.weight_decay)
-        state: Entries = {"step": s["step"] + 1}
-        v = state["square_avg"] = s["square_avg"].mul(o.alpha).add(g.mul(g).mul(1 - o.alpha))
-        if o.centered:
-            m = state["grad_avg"] = lerp(s["grad_avg"], g, 1 - o.alpha)
+        values = Values(
+            *decay(o.weight_decay), o.lr, o.alpha, 1 - o.alpha, o.eps, o.momentum > 0, o.momentum, bool(o.centered)
+        )
+        return Scalars(values, {"step": s["step"] + 1})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Values)
+        n = scalars
+        p, g = decayed(p, g, n.decay_of, n.decay)
+        state = {}
+        v = state["square_avg"] = s["square_avg"].mul(n.alpha).add(g.mul(g).mul(n.rest))
+        if n.centered:
+            m = state["grad_avg"] = lerp(s["grad_avg"], g, n.rest)
             v = v.sub(m.mul(m))
-        step = g.div(v.sqrt().add(o.eps))
-        if o.momentum > 0:
-            step = state["momentum_buffer"] = s["momentum_buffer"].mul(o.momentum).add(step)
-        return Update(p.sub(step.mul(o.lr)), state)
+        step = g.div(v.sqrt().add(n.eps))
+        if n.has_momentum:
+            step = state["momentum_buffer"] = s["momentum_buffer"].mul(n.momentum).add(step)
+        return Update(p.sub(step.mul(n.lr)), state)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Unpack
 from genesis.errors import describe
 from genesis.ndarray import NDArray
 from genesis.optim.arrays import full_like
-from genesis.optim.composed import Composed, Update, require_pair
+from genesis.optim.composed import Composed, Scalars, Update, require_pair
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.tensor import Tensor
@@ -47,7 +47,7 @@ class Rprop(Composed):
         0.78
     """
 
-    _Options, _computes_with_step = Options, False
+    _Options = Options
 
     def __init__(
         self, params: Params, lr: float | Tensor = 1e-2, etas: tuple[float, float] = (0.5, 1.2),
@@ -71,12 +71,15 @@ class Rprop(Composed):
             return super()._initial(name, group, array)
         return Tensor(full_like(array, float(group["lr"])))
 
-    def _next(self, p: NDArray, g: NDArray, s: Entries, options: tuple[object, ...]) -> Update:
-        assert isinstance(options, Options)
-        (shrink, grow), (smallest, largest) = options
+    def _scalars(self, s: Entries, options: tuple[object, ...], like: NDArray) -> Scalars:
+        return Scalars(options, {"step": s["step"] + 1})
+
+    def _next(self, p: NDArray, g: NDArray, s: Entries, scalars: tuple[object, ...]) -> Update:
+        assert isinstance(scalars, Options)
+        (shrink, grow), (smallest, largest) = scalars
         product = g.mul(s["prev"])
         turned = product.lt(0)
         factor = turned.where(product.full_like(shrink), product.gt(0).where(product.full_like(grow), 1.0))
         sizes = s["step_size"].mul(factor).clamp(smallest, largest)
         g = turned.where(0.0, g)
-        return Update(p.sub(g.sign().mul(sizes)), {"step": s["step"] + 1, "prev": g, "step_size": sizes})
+        return Update(p.sub(g.sign().mul(sizes)), {"prev": g, "step_size": sizes})

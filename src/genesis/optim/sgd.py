@@ -89,7 +89,7 @@ class SGD(Optimizer):
         step = call_of(ops.sgd_step, batch.params, batch.grads, buffers, options, first, batch.inputs)
         at_once([step, *batch.after])
 
-    reads_numbers = True
+    reads_numbers = can_skip = True
 
     def structure(self, options: tuple[object, ...]) -> Hashable:
         assert isinstance(options, SGDOptions)

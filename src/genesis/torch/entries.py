@@ -34,6 +34,7 @@ from genesis.torch.pending import (
     pending,
 )  # fmt: skip
 from genesis.torch.reasons import UNPLANNED, nothing_follows
+from genesis.torch.reordering import reordered
 from genesis.torch.sequences import is_sequential, run
 from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
@@ -345,7 +346,7 @@ class PoolEntry(_Entry[nn.MaxPool2d]):
             inner = None if layer.return_indices or input.value is not None else input.link.values()
             if inner is not None and not compiling and nothing_intercepts():
                 y: Tensor = type(layer).forward(layer, inner)  # a fraction of the time that contiguous images take
-                return y.clone(memory_format=torch.contiguous_format)
+                return reordered(input.link, y)  # type: ignore[arg-type]  # which alone has values
             input = materialize(input)
         if compiling or not pooling.takes(input) or not nothing_intercepts():
             return type(layer).forward(layer, input)

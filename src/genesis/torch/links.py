@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
 from genesis.torch import bridge, conv_act, ops, pass_through
 from genesis.torch.modes import Modes, current_modes, nothing_intercepts, version_of, versions_of, without_newer_hooks
 from genesis.torch.shapes import Plan
-from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
+from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, Look
 from genesis.torch.unprepared import UNPREPARED
 
 if TYPE_CHECKING:
@@ -373,6 +373,21 @@ class Link:
         )
 
 
+class Origin(Protocol):
+    """What a result keeps of the computation behind it."""
+
+    @property
+    def entry(self) -> ConvEntry: ...
+    @property
+    def guarded(self) -> GuardedConv | Look: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def modes(self) -> Modes: ...
+
+
 @final
 class Computed:
     """The result of a chain of contiguous tensors: contiguous to other code, channels-last to the next chain.
@@ -382,9 +397,9 @@ class Computed:
 
     __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "source", "taken", "value")
 
-    def __init__(self, link: Link, inner: Tensor, value: Tensor | None, source: Tensor | None) -> None:
-        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph, and source the
-        node before it, whose values are inner."""
+    def __init__(self, link: Origin, inner: Tensor, value: Tensor | None, source: Tensor | None) -> None:
+        """link: what it is the result of; inner: the values; value: the contiguous tensor, created at once if it is a
+        node of a graph, and source the node before it, whose values are inner."""
         self.entry, self.guarded, self.plan, self.dtype, self.modes = (
             link.entry, link.guarded, link.plan, link.dtype, link.modes
         )  # fmt: skip

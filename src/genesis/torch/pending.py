@@ -21,7 +21,7 @@ from genesis.records import NormState
 from genesis.torch import activations, bridge
 from genesis.torch.links import NO_NORM, Computed, Link, versions_of_norm
 from genesis.torch.modes import are_current, are_current_for_guarded
-from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
+from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, Look, guard
 
 _swap = torch._C._swap_tensor_impl
 _make = Tensor._make_wrapper_subclass
@@ -62,6 +62,11 @@ class Pending(Tensor):
             result = handler(*args, **(kwargs or {}))
             if result is not NOT_HERE:
                 return result
+        handler = REORDERED.get(func)
+        if handler is not None:
+            result = handler(*args, **(kwargs or {}))
+            if result is not NOT_HERE:
+                return result
         for arg in args:
             for each in arg if type(arg) in (list, tuple) else (arg,):  # type: ignore[attr-defined]  # cat's list
                 if type(each) is Pending and each.stage < 3:
@@ -97,7 +102,7 @@ def pending(link: Link | Computed, stage: int) -> Pending:
     return p
 
 
-def _maker(guarded: GuardedConv) -> Callable[[], Pending]:
+def _maker(guarded: GuardedConv | Look) -> Callable[[], Pending]:
     plan = guarded.plan
     how = (plan.strides, None, None, guarded.dtype, torch.strided, guarded.device)  # by name they cost a fifth more
     made = guarded.make = functools.partial(_make, Pending, plan.output_shape, *how)
@@ -448,3 +453,5 @@ HANDLERS: dict[Function, Callable[..., object]] = {
     **each(_metadata, _METADATA),
     Tensor.requires_grad.__get__: _requires_grad,
 }
+REORDERED: dict[Function, Callable[..., object]] = {}
+"""Handlers of functions that take a chain's result in its own order of memory: see reordering.py."""

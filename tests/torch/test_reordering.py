@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -109,9 +110,10 @@ def test_what_is_left_to_pytorch(how: str, monkeypatch: pytest.MonkeyPatch) -> N
         theirs, x = theirs.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     ours = genesis.torch.fuse(copy.deepcopy(theirs))
     monkeypatch.setattr(reordering, "pending", None)  # it would be called
-    with torch.set_grad_enabled(how == "gradients"), torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
-        with torch.overrides.BaseTorchFunctionMode() if how == "a mode" else torch.autograd.set_multithreading_enabled(True):
-            results, expected = ours(x), theirs(x)
+    mode = torch.overrides.BaseTorchFunctionMode() if how == "a mode" else nullcontext()
+    cast = torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast")
+    with torch.set_grad_enabled(how == "gradients"), cast, mode:
+        results, expected = ours(x), theirs(x)
     tolerance = 0.1 if how == "autocast" else 1e-5
     for y, wanted in zip(results, expected, strict=True):
         assert (y.dtype, y.stride(), y.requires_grad) == (wanted.dtype, wanted.stride(), wanted.requires_grad)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -100,6 +100,24 @@ def without_newer_hooks(saving: object) -> Iterator[None]:
     finally:
         for pack, unpack in reversed(newer):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def restored(then: Modes) -> ExitStack:
+    """Restore modes of an earlier time, and disable modes that were entered since."""
+    stack = ExitStack()
+    grad, inference, saving = then
+    if torch.is_inference_mode_enabled() is not inference:
+        stack.enter_context(torch.inference_mode(inference))
+    if torch.is_grad_enabled() is not grad:
+        stack.enter_context(torch.set_grad_enabled(grad))
+    if torch._C._is_any_autocast_enabled():
+        for device in ("cpu", "cuda"):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    if not nothing_intercepts():
+        stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
+    if current_modes().saving is not saving:
+        stack.enter_context(without_newer_hooks(saving))
+    return stack
 
 
 def is_plain(tensor: object) -> bool:

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from genesis.records import NormState
 from genesis.torch import activations, bridge
-from genesis.torch.links import NO_NORM, Computed, Link, versions_of_norm
+from genesis.torch.computed import Computed
+from genesis.torch.links import NO_NORM, Link, versions_of_norm
 from genesis.torch.modes import are_current, are_current_for_guarded
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, Look, guard
 
-_swap = torch._C._swap_tensor_impl
-_make = Tensor._make_wrapper_subclass
+_swap, _make = torch._C._swap_tensor_impl, Tensor._make_wrapper_subclass
 _any_autocast = torch._C._is_any_autocast_enabled
 _has_torch_function, _function_modes = torch._C._is_torch_function_enabled, torch._C._len_torch_function_stack
 _PLAIN = (Tensor, nn.Parameter)
@@ -58,11 +58,6 @@ class Pending(Tensor):
         cls, func: Function, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         handler = HANDLERS.get(func)
-        if handler is not None:
-            result = handler(*args, **(kwargs or {}))
-            if result is not NOT_HERE:
-                return result
-        handler = REORDERED.get(func)
         if handler is not None:
             result = handler(*args, **(kwargs or {}))
             if result is not NOT_HERE:
@@ -453,5 +448,3 @@ HANDLERS: dict[Function, Callable[..., object]] = {
     **each(_metadata, _METADATA),
     Tensor.requires_grad.__get__: _requires_grad,
 }
-REORDERED: dict[Function, Callable[..., object]] = {}
-"""Handlers of functions that take a chain's result in its own order of memory: see reordering.py."""

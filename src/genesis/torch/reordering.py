@@ -7,6 +7,7 @@ strides are those that PyTorch gives for contiguous operands, found once per kin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from genesis.records import ConvGeometry
-from genesis.torch.links import Computed
+from genesis.torch import pending_scales as pending_scales  # whose handlers come first
+from genesis.torch.computed import Computed
 from genesis.torch.modes import Modes, current_modes, nothing_intercepts
-from genesis.torch.pending import NOT_HERE, REORDERED, Function, Pending, computed, each, pending
+from genesis.torch.pending import HANDLERS, NOT_HERE, Function, Pending, computed, pending
 from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import Look
 
@@ -56,6 +58,19 @@ def reordered(first: Computed, y: Tensor, look: Look | None = None) -> Tensor:
     return pending(Computed(origin, y, None, None), 3)
 
 
+def _handler(func: Function) -> Callable[..., object]:
+    """The handler of a function: the one that extends chains where there is one, and then _run."""
+    extend = HANDLERS.get(func)
+    if extend is None:
+        return functools.partial(_run, func)
+
+    def handler(*args: object, **kwargs: object) -> object:
+        result = extend(*args, **kwargs)
+        return _run(func, *args, **kwargs) if result is NOT_HERE else result
+
+    return handler
+
+
 def _run(func: Function, *args: object, **kwargs: object) -> object:
     """func on the channels-last values of its operands; NOT_HERE where it is left to PyTorch."""
     if _any_autocast() or not nothing_intercepts() or "out" in kwargs:
@@ -68,15 +83,15 @@ def _run(func: Function, *args: object, **kwargs: object) -> object:
             values = _in_one_order(values)
         if not chains:
             return NOT_HERE
-        look = _known.get(tuple(key), NOT_HERE)
+        is_known = tuple(key) in _known
     except (_UnfitError, TypeError):  # TypeError: an argument has no hash
         return NOT_HERE
-    if look is NOT_HERE:
-        look = _keep(tuple(key), _look_of(func, args, kwargs))
+    look = _known[tuple(key)] if is_known else _keep(tuple(key), _look_of(func, args, kwargs))
     if look is None:
         return NOT_HERE
     y = func(*values, **named)
-    return reordered(chains[0], y, look)  # type: ignore[arg-type]
+    assert isinstance(y, Tensor)
+    return reordered(chains[0], y, look)
 
 
 def _each(arguments: Any, chains: list[Computed], key: list[object]) -> Any:
@@ -129,7 +144,7 @@ def _look_of(func: Function, args: Any, kwargs: Any) -> Look | None:
         return type(value)(map(shown, value)) if type(value) in (list, tuple) else value
 
     y = func(*shown(args), **{name: shown(value) for name, value in kwargs.items()})
-    if type(y) is not Tensor or y.dim() != 4 or not y.numel() or not y.is_contiguous():
+    if not isinstance(y, Tensor) or y.dim() != 4 or not y.numel() or not y.is_contiguous():
         return None
     return _contiguous(y.shape, y.dtype)
 
@@ -156,4 +171,4 @@ _WINDOWS: tuple[Callable[..., object], ...] = (
     F.max_pool2d, torch.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.interpolate, F.conv_transpose2d,
 )  # fmt: skip
 _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)
-REORDERED.update(each(_run, (*_WINDOWS, *_PRODUCTS, *_JOINS)))
+HANDLERS.update({func: _handler(func) for func in (*_WINDOWS, *_PRODUCTS, *_JOINS)})

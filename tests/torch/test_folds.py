@@ -242,3 +242,41 @@ def test_pooling_takes_a_chain_s_result_as_it_is(ceil: bool, monkeypatch: pytest
     assert y.stride() == expected.stride()
     torch.testing.assert_close(y, expected)
     torch.testing.assert_close(run(fused, x), run(plain, x, 1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_sequentials_are_folded_under_inference_mode(order: torch.memory_format, packed: list[str]) -> None:
+    plain = nn.Sequential(*layers(), *layers()).eval().to(memory_format=order)  # type: ignore[call-overload]
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    for change in (*CHANGES.values(), lambda conv, norm: None):
+        with torch.inference_mode():
+            x = torch.randn(2, 32, 9, 7).contiguous(memory_format=order)
+            for _ in range(3):
+                y, expected = fused(x), plain(x)
+                assert y.is_inference()
+                torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+                x.mul_(2)
+        for model in (plain, fused):
+            change(model[0], model[1])  # type: ignore[arg-type]
+    assert packed.count("conv_prepacked") > packed.count("conv_prepack") > 2
+
+
+def test_changes_that_nothing_counts_are_seen_under_inference_mode() -> None:
+    class Changes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.act = layers()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            x.zero_()
+            y = self.norm(y)
+            x.fill_(3.0)
+            return self.act(y)  # type: ignore[no-any-return]
+
+    plain = Changes().eval()
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    with torch.inference_mode():
+        for _ in range(4):
+            x = torch.randn(2, 32, 9, 7)
+            torch.testing.assert_close(fused(x.clone()), plain(x.clone()), rtol=1e-4, atol=1e-4)

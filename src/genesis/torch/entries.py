@@ -169,9 +169,10 @@ class ConvEntry(_Entry[nn.Conv2d]):
         return type(conv)._conv_forward(conv, materialized(input), weight, bias)
 
     def link(
-        self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings
-    ) -> Link | None:
-        """The deferred convolution; None if it is to be computed now."""
+        self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings,
+        at_once: bool = False,
+    ) -> Link | None:  # fmt: skip
+        """The deferred convolution; None if it is to be computed now. at_once: no other code runs before its norm."""
         if torch.is_grad_enabled() and not bridge.trains(weight) and need_gradients(input, weight, bias):
             self.trained_by_pytorch = True
             self.folds.forget()
@@ -208,8 +209,9 @@ class ConvEntry(_Entry[nn.Conv2d]):
             if modes[:2] != (False, True):
                 return None
             dtype = known.dtype
-            operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            link.output = call("conv_forward", *operands, known.plan.geometry)
+            if not at_once:
+                operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+                link.output = call("conv_forward", *operands, known.plan.geometry)
         return link
 
     def _guard(

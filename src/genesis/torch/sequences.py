@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from genesis.records import NormState
@@ -87,7 +88,7 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module, input: object)
     link: Link | None = None
     settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
     if type(input) is Tensor:
-        if input.is_inference():  # no version counter is needed where no other code runs between the layers
+        if torch.is_inference(input):  # no version counter is needed where no other code runs between the layers
             link = entry.link(conv, input, weight, bias, settings, at_once=True)
         else:
             link = link_again(entry, state, input, weight, bias)

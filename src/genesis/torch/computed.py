@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Origin(Protocol):
-    """What a result keeps of the computation behind it."""
+    """The facts that a result keeps of the computation behind it."""
 
     @property
     def entry(self) -> ConvEntry: ...

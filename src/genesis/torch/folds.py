@@ -118,7 +118,7 @@ def _is_of(fold: Fold, operands: Operands, settings: tuple[object, ...], looks: 
 
 
 def _form(x: Tensor | None) -> tuple[object, ...] | None:
-    """What must be known of a tensor before its memory is read."""
+    """Return the facts that must hold before a tensor's memory is read."""
     return None if x is None else (x.dtype, x.is_cpu, x.shape, x.stride())
 
 

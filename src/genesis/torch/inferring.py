@@ -33,7 +33,7 @@ class _Prepared(NamedTuple):
 
 
 class Inferred:
-    """What a convolution and its norm keep between calls in inference. Copies of the model start without."""
+    """The state that a convolution and its norm keep between calls in inference. Copies of the model start without."""
 
     def __init__(self) -> None:
         self._folds = Folds()  # on the CPU
@@ -77,7 +77,7 @@ _inferred: weakref.WeakKeyDictionary[nn.Module, Inferred] = weakref.WeakKeyDicti
 
 
 def inferred(conv: nn.Conv2d) -> Inferred:
-    """What the convolution keeps."""
+    """Return the state of a convolution, new at its first call."""
     return _inferred.get(conv) or _inferred.setdefault(conv, Inferred())
 
 

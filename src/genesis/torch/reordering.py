@@ -30,7 +30,7 @@ _known: dict[tuple[object, ...], Look | None] = {}  # by the function and its op
 
 
 class _Origin(NamedTuple):
-    """Where a result comes from: see Link."""
+    """The origin of a result: see Link."""
 
     entry: Any
     guarded: Look
@@ -135,7 +135,7 @@ def _to_last(x: Any) -> Any:
 
 
 def _look_of(func: Function, args: Any, kwargs: Any) -> Look | None:
-    """What PyTorch's result looks like; None where it is no contiguous image."""
+    """Find the look of the result in PyTorch; None where it is no contiguous image."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, Tensor):

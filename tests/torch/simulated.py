@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from genesis.torch import bridge, conv_act, entries, modules, ops
+from genesis.torch import bridge, conv_act, entries, ops
 
 PATCHES: list[tuple[object, str, object]] = [
-    *[(module, "call", bridge.call_cuda) for module in (conv_act, entries, modules, ops)],
+    *[(module, "call", bridge.call_cuda) for module in (conv_act, entries, ops)],
     (ops, "call_arrays", bridge.call_cuda_arrays),
     (bridge, "prepare", bridge.prepare_cuda),
     (bridge, "prepare_inference", bridge.prepare_inference_cuda),

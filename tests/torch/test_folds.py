@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import genesis.torch
-from genesis.torch import folds
+from genesis.torch import folds, inferring
 from genesis.torch.folds import Fold
 
 Change = Callable[[nn.Conv2d, nn.BatchNorm2d], object]
@@ -103,6 +103,63 @@ def test_each_change_is_seen_at_the_next_call(name: str) -> None:
         torch.testing.assert_close(run(fused, x, 1), run(plain, x, 1), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+def layer_of(plain: nn.Sequential) -> genesis.torch.ConvBNReLU:
+    conv: Any = plain[0]
+    layer = genesis.torch.ConvBNReLU(32, 32, 3, groups=conv.groups, bias=True, dtype=conv.weight.dtype).eval()
+    layer.load_state_dict(plain.state_dict())
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        *((name, "cpu") for name in CHANGES),
+        ("weight by .data", "simulated"),
+        ("var", "simulated"),
+        ("eps", "simulated"),
+    ],
+)
+def test_the_layer_sees_each_change_at_the_next_call(name: str, device: str, request: pytest.FixtureRequest) -> None:
+    if device == "simulated":
+        request.getfixturevalue("cuda_kernels")
+    plain = layers()
+    layer = layer_of(plain)
+    x = torch.randn(2, 32, 5, 3)
+    for model in (plain, layer):
+        run(model, x)
+    CHANGES[name](plain[0], plain[1])  # type: ignore[arg-type]
+    CHANGES[name](layer.conv, layer.norm)
+    for grad_free in (torch.no_grad, torch.inference_mode, torch.no_grad):
+        with grad_free():
+            torch.testing.assert_close(layer(x), plain(x), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("change", ["meta", "another dtype"])
+def test_the_layer_reads_only_what_is_there(change: str) -> None:
+    """Tensors that PyTorch's layers refuse: none of their memory is compared."""
+    layer = layer_of(layers())
+    x = torch.randn(2, 32, 5, 3)
+    run(layer, x)
+    mean = layer.norm.running_mean
+    assert mean is not None
+    layer.norm.running_mean = {"meta": mean.to("meta"), "another dtype": mean.view(torch.int32)}[change]
+    with pytest.raises(RuntimeError):
+        run(layer, x)
+    layer.norm.running_mean = mean
+    run(layer, x)
+
+
+def test_the_layer_packs_once(packed: list[str]) -> None:
+    layer = layer_of(layers())
+    x = torch.randn(2, 32, 9, 7)
+    run(layer, x, 5)
+    assert packed == ["conv_prepack", *["conv_prepacked"] * 4]
+    kept = weakref.ref(inferring.inferred(layer.conv)._folds._fold.operands[0])  # type: ignore[union-attr, arg-type]
+    layer.train()
+    gc.collect()
+    assert kept() is None
+
+
 def test_a_zero_that_changes_its_sign_is_seen() -> None:
     fused = genesis.torch.fuse(layers())
     fused[0].weight.data[0, 0, 0, 0] = 0.0
@@ -114,7 +171,10 @@ def test_a_zero_that_changes_its_sign_is_seen() -> None:
     assert fold_of(fused) is not first
 
 
-def test_large_weights_are_compared_to_the_last_number() -> None:
+@pytest.mark.parametrize("threads", [1, folds._MANY_THREADS])
+def test_large_weights_are_compared_to_the_last_number(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(folds, "_MANY_BYTES", 1 << 18)
     model = nn.Sequential(nn.Conv2d(256, 257, 1), nn.BatchNorm2d(257), nn.ReLU()).eval()
     fused = genesis.torch.fuse(copy.deepcopy(model))
     x = torch.randn(1, 256, 3, 3)
@@ -182,3 +242,41 @@ def test_pooling_takes_a_chain_s_result_as_it_is(ceil: bool, monkeypatch: pytest
     assert y.stride() == expected.stride()
     torch.testing.assert_close(y, expected)
     torch.testing.assert_close(run(fused, x), run(plain, x, 1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_sequentials_are_folded_under_inference_mode(order: torch.memory_format, packed: list[str]) -> None:
+    plain = nn.Sequential(*layers(), *layers()).eval().to(memory_format=order)  # type: ignore[call-overload]
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    for change in (*CHANGES.values(), lambda conv, norm: None):
+        with torch.inference_mode():
+            x = torch.randn(2, 32, 9, 7).contiguous(memory_format=order)
+            for _ in range(3):
+                y, expected = fused(x), plain(x)
+                assert y.is_inference()
+                torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+                x.mul_(2)
+        for model in (plain, fused):
+            change(model[0], model[1])  # type: ignore[arg-type]
+    assert packed.count("conv_prepacked") > packed.count("conv_prepack") > 2
+
+
+def test_changes_that_nothing_counts_are_seen_under_inference_mode() -> None:
+    class Changes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.act = layers()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            x.zero_()
+            y = self.norm(y)
+            x.fill_(3.0)
+            return self.act(y)  # type: ignore[no-any-return]
+
+    plain = Changes().eval()
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    with torch.inference_mode():
+        for _ in range(4):
+            x = torch.randn(2, 32, 9, 7)
+            torch.testing.assert_close(fused(x.clone()), plain(x.clone()), rtol=1e-4, atol=1e-4)

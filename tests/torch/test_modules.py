@@ -11,7 +11,6 @@ from torch import nn
 
 import genesis.torch
 from genesis.errors import ShapeError
-from genesis.torch import bridge, modules
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -90,38 +89,6 @@ def test_cuda_kernels_infer(cuda_kernels: None) -> None:
     with torch.no_grad():
         x = torch.randn(2, 4, 7, 6)
         torch.testing.assert_close(ours.eval()(x), theirs.eval()(x), rtol=1e-5, atol=1e-5)
-
-
-def test_a_fold_is_made_once_and_never_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs, ours = pair_of({}, torch.float64)
-    packs: list[str] = []
-
-    def counted(op: str, first: torch.Tensor, *args: Any) -> Any:
-        packs.append(op)
-        return bridge.call(op, first, *args)
-
-    monkeypatch.setattr(modules, "call", counted)
-    x = torch.randn(2, 4, 7, 6, dtype=torch.float64)
-
-    def check() -> None:
-        theirs.load_state_dict(ours.state_dict())
-        with torch.no_grad():
-            torch.testing.assert_close(ours(x), theirs(x), rtol=1e-9, atol=1e-9)
-
-    ours.eval()
-    theirs.eval()
-    check()
-    check()
-    assert packs.count("conv_prepack") == 1
-    with torch.no_grad():
-        ours.norm.bias.add_(1.0)
-    check()
-    ours.norm.running_var.mul_(2.0)
-    check()
-    ours.conv.weight.data[:] = 3.0  # past the version counter, so it needs a word
-    ours.eval()
-    check()
-    assert packs.count("conv_prepack") == 4
 
 
 def test_autocast() -> None:

@@ -18,11 +18,12 @@ from genesis.torch import pending_scales as pending_scales  # registers function
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
+from genesis.torch.computed import Computed
 from genesis.torch.deferring import has_hooks, link_again, norm_of
 from genesis.torch.entry import FORWARD, Entry
 from genesis.torch.folds import Folds
 from genesis.torch.inference import infer_norm
-from genesis.torch.links import Computed, Link, need_gradients
+from genesis.torch.links import Link, need_gradients
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts, versions_of_three
 from genesis.torch.pending import (
     NOT_HERE,
@@ -34,6 +35,7 @@ from genesis.torch.pending import (
     pending,
 )  # fmt: skip
 from genesis.torch.reasons import UNPLANNED, nothing_follows
+from genesis.torch.reordering import reordered
 from genesis.torch.sequences import is_sequential, run
 from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
@@ -109,9 +111,10 @@ class ConvEntry(Entry[nn.Conv2d]):
         return type(conv)._conv_forward(conv, materialized(input), weight, bias)
 
     def link(
-        self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings
-    ) -> Link | None:
-        """The deferred convolution; None if it is to be computed now."""
+        self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings,
+        at_once: bool = False,
+    ) -> Link | None:  # fmt: skip
+        """The deferred convolution; None if it is to be computed now. at_once: no other code runs before its norm."""
         if torch.is_grad_enabled() and not bridge.trains(weight) and need_gradients(input, weight, bias):
             self.trained_by_pytorch = True
             self.folds.forget()
@@ -148,8 +151,9 @@ class ConvEntry(Entry[nn.Conv2d]):
             if modes[:2] != (False, True):
                 return None
             dtype = known.dtype
-            operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-            link.output = call("conv_forward", *operands, known.plan.geometry)
+            if not at_once:
+                operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+                link.output = call("conv_forward", *operands, known.plan.geometry)
         return link
 
     def _guard(
@@ -287,7 +291,7 @@ class PoolEntry(Entry[nn.MaxPool2d]):
             inner = None if layer.return_indices or input.value is not None else input.link.values()
             if inner is not None and not compiling and nothing_intercepts():
                 y: Tensor = type(layer).forward(layer, inner)  # a fraction of the time that contiguous images take
-                return y.clone(memory_format=torch.contiguous_format)
+                return reordered(input.link, y)  # type: ignore[arg-type]  # which alone has values
             input = materialize(input)
         if compiling or not pooling.takes(input) or not nothing_intercepts():
             return type(layer).forward(layer, input)

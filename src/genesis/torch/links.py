@@ -9,8 +9,8 @@ from torch import Tensor
 
 from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
 from genesis.torch import bridge, conv_act, ops, pass_through
+from genesis.torch.computed import Computed, ordered
 from genesis.torch.modes import Modes, restored, version_of, versions_of, versions_of_norm, versions_of_three
-from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
 from genesis.torch.unprepared import UNPREPARED
 
@@ -123,13 +123,13 @@ class Link:
             if stage > 0:
                 return self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
             if self.output is not None:
-                return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
+                return ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
             if self._adds_bias():
                 return self.activate(None, False, 0)
             operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
             y = torch.conv2d(*operands, *self.plan.geometry)
-            return y if y.stride() == self.plan.strides else _ordered(y, self.plan)
+            return y if y.stride() == self.plan.strides else ordered(y, self.plan)
 
     def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
         """activation(batch_norm(conv) + residual)."""
@@ -251,14 +251,14 @@ class Link:
         if self.plan.contiguous:
             return self._wrapped(y, view)
         if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides:
-            y = _ordered(y, self.plan)  # views of one image are in no certain order
+            y = ordered(y, self.plan)  # views of one image are in no certain order
         return y if view is None else pass_through.register(self.entry, self.input, y, view)
 
     def _wrapped(self, y: Tensor, view: Tensor | None) -> Computed:
         """Wrap the op's channels-last result, where PyTorch's layers give contiguous tensors."""
         inner, value, source = y, None, None
         if y.requires_grad:
-            inner, value, source = y.detach(), _ordered(y, self.plan), y
+            inner, value, source = y.detach(), ordered(y, self.plan), y
             if view is not None:
                 pass_through.register(self.entry, self.input, value, view)
                 pass_through.keep(inner, view)  # which outlives the value: the next chain saves it
@@ -372,54 +372,10 @@ class Link:
         )
 
 
-@final
-class Computed:
-    """The result of a chain of contiguous tensors: contiguous to other code, channels-last to the next chain.
-
-    It takes the place of a Link, at stage 3.
-    """
-
-    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "source", "taken", "value")
-
-    def __init__(self, link: Link, inner: Tensor, value: Tensor | None, source: Tensor | None) -> None:
-        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph, and source the
-        node before it, whose values are inner."""
-        self.entry, self.guarded, self.plan, self.dtype, self.modes = (
-            link.entry, link.guarded, link.plan, link.dtype, link.modes
-        )  # fmt: skip
-        self.inner, self.value, self.source = inner, value, source
-        self.taken = False  # other code has the value
-
-    def needs_gradients(self, stage: int) -> bool:
-        return self.value is not None and self.value.requires_grad
-
-    def compute(self, stage: int) -> Tensor:
-        if self.value is not None:
-            return self.value
-        with restored(self.modes):
-            return _ordered(self.inner, self.plan)
-
-    def values(self) -> Tensor | None:
-        """The channels-last values; None on a GPU, and where a graph records their use."""
-        return None if self.value is not None or self.inner.is_cuda else self.inner
-
-    def take(self) -> tuple[Tensor, Tensor | None]:
-        """A tensor for the next chain, and its values if they are not its own."""
-        if self.value is None:
-            return self.inner, None
-        self.taken = True
-        return self.value, self.inner
-
-
 def need_gradients(input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> bool:
     """Does an operand of a convolution require a gradient?"""
     given = input.needs_gradients(3) if type(input) is Computed else input.requires_grad
     return given or weight.requires_grad or (bias is not None and bias.requires_grad)
-
-
-def _ordered(y: Tensor, plan: Plan) -> Tensor:
-    """A copy in the order of memory that PyTorch's layers give."""
-    return y.clone(memory_format=torch.contiguous_format if plan.contiguous else torch.channels_last)
 
 
 _MODIFIED = (

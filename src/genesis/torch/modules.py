@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import operator
-import weakref
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +13,10 @@ from genesis.errors import ShapeError, describe
 from genesis.records import ConvGeometry, NormOptions, NormState
 from genesis.torch import ops
 from genesis.torch.activations import apply, new_layer
-from genesis.torch.bridge import call
+from genesis.torch.inferring import forget, inferred
 from genesis.torch.modes import is_plain, nothing_intercepts
 from genesis.torch.shapes import Pair, only_contiguous, suggests_channels_last
 
-_MAX_SHAPES = 8
 _Size = int | Pair
 OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
 
@@ -29,8 +26,8 @@ class ConvBNReLU(nn.Module):
 
     Submodules and state_dict are those of torch.nn.Sequential(Conv2d, BatchNorm2d, ReLU) or of another activation. In
     training, and wherever gradients are needed, it is one op with one backward. In eval mode without gradients the norm
-    is folded into the weight, which is packed once per input shape, and again after a parameter has changed. A change
-    that bypasses PyTorch's version counters (`parameter.data`) takes effect with the next train() or eval().
+    is folded into the weight: on CUDA at each call, on the CPU again where a parameter is no longer bit for bit what it
+    was. So any change takes effect at once, `parameter.data` and NumPy included.
 
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias: of torch.nn.Conv2d.
@@ -172,9 +169,9 @@ def _run(
     if not norm.training and not compiling and not _needs_gradients(input, residual, weight, bias, gamma, beta):
         running_mean, running_var = norm.running_mean, norm.running_var
         if running_mean is not None and running_var is not None:
-            operands = (weight, bias, gamma, beta, running_mean, running_var)
-            packed = _packed(conv, norm.eps, operands, geometry, dtype, tuple(input.shape))
-            return _ordered(call("conv_prepacked", input, packed, residual, activation), weight, given), given
+            state = NormState(gamma, beta, running_mean, running_var)
+            y = inferred(conv).run((input, weight, bias, residual), state, norm.eps, geometry, activation)
+            return _ordered(y, weight, given), given
     mean, var, training, momentum, count = _begin_batch(norm, compiling)
     if training and plan.num_rows == 1:
         shape = (1, conv.out_channels, 1, 1)
@@ -185,12 +182,6 @@ def _run(
         y, view = ops.conv_bn_relu_and_input(*args)
         return _ordered(y, weight, given), view
     return _ordered(ops.conv_bn_relu(*args), weight, given), given
-
-
-def forget(module: nn.Module) -> None:
-    """Drop the folded weights of the convolutions in a module."""
-    for part in module.modules():
-        _folded.pop(part, None)
 
 
 # --- operands of the op ---
@@ -299,52 +290,3 @@ def _begin_batch(
 
 def _needs_gradients(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-# --- folded for inference ---
-_FoldOperands: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]
-"""Weight, bias, gamma, beta, mean, variance."""
-
-
-class _Fold(NamedTuple):
-    """A packed weight, and the tensors and versions that it was computed from."""
-
-    operands: tuple[Tensor | None, ...]
-    versions: tuple[int, ...]
-    packed: object  # the backend's own
-
-
-_folded: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], _Fold]] = weakref.WeakKeyDictionary()
-
-
-def _packed(
-    conv: nn.Conv2d, eps: float, operands: _FoldOperands, geometry: ConvGeometry, dtype: torch.dtype,
-    shape: tuple[int, ...],
-) -> object:  # fmt: skip
-    """The weight with batch norm folded in, packed for inputs of this shape; packed again if an operand changed."""
-    folds = _folded.setdefault(conv, {})
-    versions = tuple([-1 if x is None or x.is_inference() else x._version for x in operands])
-    fold = folds.get((shape, dtype, eps))
-    if fold is not None and fold.versions == versions and all(map(operator.is_, fold.operands, operands)):
-        return fold.packed
-    with torch.no_grad():
-        weight, bias = _folded_operands(eps, *operands)
-        # The backends take a bias in the dtype of the weight.
-        packed = call("conv_prepack", weight.to(dtype), bias.to(dtype), shape, geometry)
-    if len(folds) >= _MAX_SHAPES:
-        folds.clear()
-    folds[shape, dtype, eps] = _Fold(operands, versions, packed)
-    return packed
-
-
-def _folded_operands(
-    eps: float, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, mean: Tensor,
-    var: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Weight and bias of a convolution with the batch norm folded in, in float32 or wider."""
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    scale = torch.rsqrt(var.to(wide) + eps)
-    scale = scale if gamma is None else scale * gamma
-    shift = -mean * scale if bias is None else (bias - mean) * scale
-    shift = shift if beta is None else shift + beta
-    return weight.to(wide) * scale[:, None, None, None], shift.to(wide)

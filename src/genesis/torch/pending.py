@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from genesis.records import NormState
 from genesis.torch import activations, bridge
 from genesis.torch.activations import Function
-from genesis.torch.links import NO_NORM, Computed, Link
+from genesis.torch.computed import Computed
+from genesis.torch.links import NO_NORM, Link
 from genesis.torch.modes import are_current, are_current_for_guarded, versions_of_norm
-from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
+from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, Look, guard
 
-_swap = torch._C._swap_tensor_impl
-_make = Tensor._make_wrapper_subclass
+_swap, _make = torch._C._swap_tensor_impl, Tensor._make_wrapper_subclass
 _any_autocast = torch._C._is_any_autocast_enabled
 _has_torch_function, _function_modes = torch._C._is_torch_function_enabled, torch._C._len_torch_function_stack
 _PLAIN = (Tensor, nn.Parameter)
@@ -94,7 +94,7 @@ def pending(link: Link | Computed, stage: int) -> Pending:
     return p
 
 
-def _maker(guarded: GuardedConv) -> Callable[[], Pending]:
+def _maker(guarded: GuardedConv | Look) -> Callable[[], Pending]:
     plan = guarded.plan
     how = (plan.strides, None, None, guarded.dtype, torch.strided, guarded.device)  # by name they cost a fifth more
     made = guarded.make = functools.partial(_make, Pending, plan.output_shape, *how)

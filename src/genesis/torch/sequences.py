@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from genesis.records import NormState
 from genesis.torch.activations import of_layer
+from genesis.torch.computed import Computed
 from genesis.torch.deferring import has_hooks, link_again, norm_of
-from genesis.torch.links import Computed, Link
+from genesis.torch.links import Link
 from genesis.torch.pending import Pending, given, is_autocast_to, pending
 
 if TYPE_CHECKING:
@@ -83,21 +85,27 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module, input: object)
     if "weight" not in parameters or "bias" not in parameters:
         return None
     weight, bias = parameters["weight"], parameters["bias"]
-    link: Link | None
+    link: Link | None = None
+    settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
     if type(input) is Tensor:
-        link = link_again(entry, state, input, weight, bias)
+        if torch.is_inference(input):  # no version counter is needed where no other code runs between the layers
+            link = entry.link(conv, input, weight, bias, settings, at_once=True)
+        else:
+            link = link_again(entry, state, input, weight, bias)
     elif type(input) is Pending and type(input.link) is Computed and input.value is None:
-        settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
-        link = entry.link(conv, input.link, weight, bias, settings)
-    else:
-        return None
+        link = entry.link(conv, input.link, weight, bias, settings, at_once=True)
     if link is None:
         return None
+    uncounted = link.input.is_inference()
     activation, found = of_layer(act), norm_of(norm)
+    if uncounted and (found is None or found[1]):  # training is PyTorch's there
+        return None
     if activation is not None and found is not None and _take(link, norm, *found):
         y = link.whole(activation[0])
         entry.fused(1, activation[0], True)
         return given(y)
+    if uncounted:
+        return None
     result: Tensor = act(norm(pending(link, 0)))
     return result
 

@@ -57,6 +57,16 @@ def _facts(tensor: Tensor) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+class Look:
+    """The plan, dtype and device of a result that no convolution gave."""
+
+    __slots__ = ("device", "dtype", "make", "plan")
+
+    def __init__(self, plan: Plan, dtype: torch.dtype, device: torch.device) -> None:
+        self.plan, self.dtype, self.device = plan, dtype, device
+        self.make: Callable[[], Pending] | None = None  # as GuardedConv's
+
+
 class GuardedConv:
     """The plan of a convolution, and the guard of the operands and settings that it was made for."""
 

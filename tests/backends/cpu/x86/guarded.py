@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from genesis.backends.cpu.x86 import changing, machine, packed, winograd
+from genesis.backends.cpu.x86 import changing, machine, packed, weight_grad, winograd
 from genesis.backends.cpu.x86.driver import Job
 from genesis.backends.cpu.x86.packed import PackedConv
 from genesis.backends.cpu.x86.plans import guess
@@ -35,7 +35,8 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Case(NamedTuple):
-    """A convolution; how: "direct", "Winograd", "depthwise", "transposed", or "changing" for weights that change."""
+    """A convolution; how: "direct", "Winograd", "depthwise", "transposed", "changing" for weights that change, or
+    "weight gradient" for that of the weight."""
 
     how: str
     x: tuple[int, int, int, int]
@@ -81,21 +82,27 @@ TABLE = (
     Case("transposed", (2, 24, 5, 7), 40, (2, 2)),
     Case("transposed", (1, 7, 3, 3), 16, (3, 1), has_bias=False),
     Case("changing", (2, 32, 9, 7), 32, (3, 3), (2, 1), (1, 1), groups=32),
+    Case("weight gradient", (2, 32, 9, 8), 20, (3, 3), (1, 1), (1, 1)),
+    Case("weight gradient", (3, 64, 11, 13), 7, (3, 2), (2, 3), (1, 0), is_cropped=True),
+    Case("weight gradient", (1, 16, 12, 12), 16, (3, 3), (1, 1), (2, 2), (2, 2)),
+    Case("weight gradient", (2, 96, 7, 7), 33, (1, 1)),
+    Case("weight gradient", (2, 48, 7, 9), 5, (1, 1), (2, 2), is_cropped=True),
+    Case("weight gradient", (1, 80, 20, 30), 1, (1, 3), (1, 1), (0, 1)),
 )
 
 
 def drawn(draw: random.Random, kind: str) -> Case:
-    how = draw.choice(["direct", "direct", "Winograd", "depthwise", "transposed", "changing"])
+    how = draw.choice(["direct", "direct", "Winograd", "depthwise", "transposed", "changing", "weight gradient"])
     lanes = 16 if kind == "avx512" else 8
     kernel = (3, 3) if how == "Winograd" else (draw.choice([1, 2, 3, 5, 7]), draw.choice([1, 2, 3, 4]))
     stride = (1, 1) if how in ("Winograd", "transposed") else (draw.choice([1, 1, 2, 3]), draw.choice([1, 1, 2]))
     dilation = draw.choice([1, 1, 2, 3, 5]), draw.choice([1, 1, 2, 4])
     padding = draw.randint(0, kernel[0]), draw.randint(0, kernel[1])
-    is_whole = how in ("Winograd", "depthwise")
+    is_whole = how in ("Winograd", "depthwise", "weight gradient")
     channels = lanes * draw.randint(1, 12) if is_whole else draw.choice([1, 3, 4, draw.randint(1, 90)])
     outputs = lanes * draw.randint(1, 12)
-    if not is_whole and kind == "avx512":
-        outputs -= draw.randint(0, 15)
+    if how == "weight gradient" or (not is_whole and kind == "avx512"):
+        outputs -= draw.randint(0, lanes - 1)
     height, width = (
         max(1, d * (k - 1) + 1 - 2 * p + draw.choice([0, 1, 5, 20, draw.randint(0, 60)]))
         for k, d, p in zip(kernel, dilation, padding, strict=True)
@@ -124,7 +131,10 @@ def guarded(num_bytes: int, at_end: bool) -> Iterator[int]:
 
 
 def made(case: Case) -> tuple[Tensor, Tensor | None, Job | None, Tensor, Tensor | None, int]:
-    """x, the residual, the job, the packed weight, the padded bias, and how many bytes of scratch memory it takes."""
+    """x, the residual, the job, the packed weight, the padded bias, and how many bytes of scratch memory it takes.
+
+    Of a weight's gradient: the gradient, None, the job, and x.
+    """
     batch, channels, height, width = case.x
     margin = 2 * case.is_cropped
     x = torch.randn(batch, channels, height, width + margin)
@@ -139,6 +149,8 @@ def made(case: Case) -> tuple[Tensor, Tensor | None, Job | None, Tensor, Tensor 
         plan = packed.transposed(x, torch.randn(channels, case.outputs, *case.kernel), bias)
         weight, bias = plan.keep  # type: ignore[misc]
         return x, None, plan.job, weight, bias, 0
+    if case.how == "weight gradient":
+        return _made_weight_gradient(case, x, geometry)
     weight = torch.randn(case.outputs, channels // groups, *case.kernel)
     if case.how == "changing":
         key = case.x, x.stride(), tuple(weight.shape), geometry, case.has_bias
@@ -156,13 +168,27 @@ def made(case: Case) -> tuple[Tensor, Tensor | None, Job | None, Tensor, Tensor 
     return x, residual, plan.job, weight, bias, plan.scratch_bytes
 
 
+def _made_weight_gradient(
+    case: Case, x: Tensor, geometry: ConvGeometry
+) -> tuple[Tensor, None, Job | None, Tensor, None, int]:
+    weight_shape, wide = (case.outputs, case.x[1], *case.kernel), machine.vectors() == "avx512"
+    problem = Problem(case.x, x.stride(), weight_shape, geometry, False, False, None)
+    grad = torch.randn(problem.output_shape).contiguous(memory_format=torch.channels_last)
+    job = None
+    if weight_grad.is_supported(problem, wide):
+        job = weight_grad.planned(problem, wide, torch.get_num_threads())
+    return grad, None, job, x, None, 0
+
+
 def span(x: Tensor) -> int:
     """The bytes from a tensor's first number to the end of its last one."""
     return 4 * (1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)))
 
 
 def result_floats(case: Case) -> int:
-    (batch, _, *sizes), total = case.x, case.outputs
+    (batch, channels, *sizes), total = case.x, case.outputs
+    if case.how == "weight gradient":
+        return total * channels * case.kernel[0] * case.kernel[1]
     for size, k, s, p, d in zip(sizes, case.kernel, case.stride, case.padding, case.dilation, strict=True):
         total *= size * k if case.how == "transposed" else (size + 2 * p - d * (k - 1) - 1) // s + 1
     return batch * total
@@ -204,7 +230,7 @@ def main(kind: str, seeds: int | None, seconds: float) -> None:
     for count, case in enumerate(cases, 1):
         print(case, flush=True)
         torch.set_num_threads(1 + count % 2)
-        if kind == "avx512" or case.outputs % 8 == 0:
+        if kind == "avx512" or case.outputs % 8 == 0 or case.how == "weight gradient":
             check(case)
         if time.monotonic() > end:
             break

@@ -1,0 +1,74 @@
+"""Results of contiguous models in the order of memory that chains compute in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, final
+
+import torch
+from torch import Tensor
+
+from genesis.torch.modes import Modes, restored
+from genesis.torch.shapes import Plan
+
+if TYPE_CHECKING:
+    from genesis.torch.entries import ConvEntry
+    from genesis.torch.tensor_guards import GuardedConv, Look
+
+
+class Origin(Protocol):
+    """The facts that a result keeps of the computation behind it."""
+
+    @property
+    def entry(self) -> ConvEntry: ...
+    @property
+    def guarded(self) -> GuardedConv | Look: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def modes(self) -> Modes: ...
+
+
+@final
+class Computed:
+    """The result of a chain of contiguous tensors: contiguous to other code, channels-last to the next chain.
+
+    It takes the place of a Link, at stage 3.
+    """
+
+    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "source", "taken", "value")
+
+    def __init__(self, link: Origin, inner: Tensor, value: Tensor | None, source: Tensor | None) -> None:
+        """link: what it is the result of; inner: the values; value: the contiguous tensor, created at once if it is a
+        node of a graph, and source the node before it, whose values are inner."""
+        self.entry, self.guarded, self.plan, self.dtype, self.modes = (
+            link.entry, link.guarded, link.plan, link.dtype, link.modes
+        )  # fmt: skip
+        self.inner, self.value, self.source = inner, value, source
+        self.taken = False  # other code has the value
+
+    def needs_gradients(self, stage: int) -> bool:
+        return self.value is not None and self.value.requires_grad
+
+    def compute(self, stage: int) -> Tensor:
+        if self.value is not None:
+            return self.value
+        with restored(self.modes):
+            return ordered(self.inner, self.plan)
+
+    def values(self) -> Tensor | None:
+        """The channels-last values; None on a GPU, and where a graph records their use."""
+        return None if self.value is not None or self.inner.is_cuda else self.inner
+
+    def take(self) -> tuple[Tensor, Tensor | None]:
+        """A tensor for the next chain, and its values if they are not its own."""
+        if self.value is None:
+            return self.inner, None
+        self.taken = True
+        return self.value, self.inner
+
+
+def ordered(y: Tensor, plan: Plan) -> Tensor:
+    """A copy in the order of memory that PyTorch's layers give."""
+    return y.clone(memory_format=torch.contiguous_format if plan.contiguous else torch.channels_last)

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import genesis
 from genesis import dtypes, shapes
+from genesis.port.facade import facade
 from tests.conformance import surface
 
 FORMATS = ("channels_last", "contiguous_format", "preserve_format")
@@ -22,13 +23,17 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 4e-3, tor
 
 
 def find(name: str) -> Callable[..., Any] | None:
-    """Ours for OpInfo's op of that name: X is genesis.X, unless the table CALLS says otherwise."""
+    """Ours for OpInfo's op of that name: genesis.X, or what redirected code has as torch.X, unless the table CALLS
+    says otherwise."""
     if name in surface.CALLS:
         return surface.CALLS[name]
-    space: Any = genesis
-    for part in name.split("."):
-        space = getattr(space, part, None)
-    return space
+    for root in (genesis, facade("torch")):
+        found: Any = root
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not None:
+            return found
+    return None
 
 
 def to_genesis(value: Any, device: str = "cpu") -> Any:

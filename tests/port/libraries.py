@@ -59,7 +59,7 @@ def _pytorchcv(name: str, side: int) -> Any:
     """A network of pytorchcv; its last pooling, of 7x7 pixels, made for the picture."""
     network = _of("pytorchcv.model_provider", name, {})
     pool = getattr(getattr(network, "features", None), "final_pool", None)
-    if side == 64 and getattr(pool, "kernel_size", None) == 7:
+    if side in (64, 128) and getattr(pool, "kernel_size", None) == 7:
         pool.kernel_size = pool.stride = side // 32
     return network
 

@@ -35,7 +35,7 @@ def cases(everywhere: Sequence[torch.dtype] = (), where_all: Sequence[torch.dtyp
     the dtypes `where_all`."""
     for name in NAMES:
         for op in OPS.get(name, ()):
-            main = torch.int64 if name in surface.INTEGERS_ONLY else torch.float32
+            main = torch.float32 if torch.float32 in op.dtypes else torch.int64
             extra = () if name in surface.NOT_IN_16_BITS else everywhere
             extra = (*extra, *(where_all if name in ALL_DTYPES else ()))
             for dtype in [dtype for dtype in dict.fromkeys((main, *extra)) if dtype in op.dtypes]:

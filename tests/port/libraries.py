@@ -69,14 +69,14 @@ def _monai(name: str, arguments: dict[str, Any]) -> Any:
 
 
 # One network of each file of pytorchcv that takes a picture: the side of the picture, if not 64. Batch norm of two
-# pixels, as sknet50 and tresnet_m have it at 64, amplifies a rounding of float64 to 1e-5, in PyTorch too.
+# pixels, as tresnet_m has it at 64 and sknet50 at any size, amplifies a rounding of float64 to 1e-5, in PyTorch too.
 _PYTORCHCV_SIDES = {
     "darknet_tiny": 224, "densenet40_k12_bc_cifar10": 32, "dpn68": 224, "fractalnet_cifar10": 32,
     "lffd20x5s320v2_widerface": 128, "msdnet22_cifar10": 32, "nin_cifar10": 32, "preresnet20_cifar10": 32,
     "pyramidnet110_a48_cifar10": 32, "resdropresnet20_cifar10": 32, "resnet20_cifar10": 32,
     "resnext20_32x2d_cifar10": 32, "rir_cifar10": 32, "ror3_56_cifar10": 32, "scnet50": 128, "seresnet20_cifar10":
     32, "shakedropresnet20_cifar10": 32, "shakeshakeresnet20_2x16d_cifar10": 32, "sinet_cityscapes": 128,
-    "sknet50": 128, "tresnet_m": 128, "squeezenet_v1_1": 224, "xdensenet40_2_k24_bc_cifar10": 32,
+    "tresnet_m": 128, "squeezenet_v1_1": 224, "xdensenet40_2_k24_bc_cifar10": 32,
 }  # fmt: skip
 _PYTORCHCV = (
     "airnet50_1x64d_r16", "airnext50_32x4d_r2", "bam_resnet18", "bninception", "cbam_resnet18",

@@ -416,7 +416,7 @@ def unravel_index(indices: Tensor, shape: int | Sequence[int] | Tensor) -> tuple
 
     Args:
         indices: any shape, integers.
-        shape: sizes of the tensor that they count in.
+        shape: (…,), sizes of the tensor that they count in.
     Returns: a tensor for each dimension, in the shape and dtype of indices.
     Raises: ValueError: a size below 0. TypeError: indices that are not integers; a shape that has none.
     Example: >>> F.unravel_index(genesis.tensor([5, 3]), (2, 4))

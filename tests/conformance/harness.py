@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import genesis
 from genesis import dtypes, shapes
+from genesis.port.facade import facade
 from tests.conformance import surface
 
 FORMATS = ("channels_last", "contiguous_format", "preserve_format")
@@ -18,17 +19,21 @@ MEMORY_FORMATS = {getattr(torch, name): getattr(genesis, name) for name in FORMA
 ERRORS = (ValueError, TypeError, RuntimeError, IndexError, NotImplementedError, OverflowError)
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 INEXACT = (*SIXTEEN_BITS, torch.float32)  # on a GPU even float32 sums in another order
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def find(name: str) -> Callable[..., Any] | None:
-    """Ours for OpInfo's op of that name: X is genesis.X, unless the table CALLS says otherwise."""
+    """Ours for OpInfo's op of that name: genesis.X, or what redirected code has as torch.X, unless the table CALLS
+    says otherwise."""
     if name in surface.CALLS:
         return surface.CALLS[name]
-    space: Any = genesis
-    for part in name.split("."):
-        space = getattr(space, part, None)
-    return space
+    for root in (genesis, facade("torch")):
+        found: Any = root
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not None:
+            return found
+    return None
 
 
 def to_genesis(value: Any, device: str = "cpu") -> Any:
@@ -85,7 +90,9 @@ def check_sample(
         try:
             compare_values(what, a, e)
         except AssertionError:
-            if e is None or e.dtype not in (SIXTEEN_BITS if device == "cpu" else INEXACT):
+            if e.dtype is torch.float64 and _distance(a.detach().cpu().to_torch(), e.detach()) <= TOLERANCE[e.dtype]:
+                continue  # an element that is small beside the others, which cancel in it
+            if e.dtype not in (SIXTEEN_BITS if device == "cpu" else INEXACT):
                 raise
             exact = exact or _in_float64(theirs, arguments, gradients)
             _compare_errors(what, a, e, exact[number])

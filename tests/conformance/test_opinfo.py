@@ -15,9 +15,10 @@ HALVES_AND_DOUBLE = (torch.float64, torch.bfloat16, torch.float16)
 
 
 @pytest.mark.filterwarnings(*opinfo.ITS_WARNINGS)
-@pytest.mark.parametrize(("op", "dtype"), list(opinfo.cases(where_all=HALVES_AND_DOUBLE)))
+@pytest.mark.parametrize(("op", "dtype"), list(opinfo.cases((torch.float64,), where_all=HALVES_AND_DOUBLE)))
 def test_samples(op: Any, dtype: torch.dtype) -> None:
-    opinfo.check_samples(op, dtype)
+    is_extra = dtype is torch.float64 and op.name not in opinfo.ALL_DTYPES  # few of max pooling's 1,400 samples
+    opinfo.check_samples(op, dtype, most=60 if is_extra else None)
 
 
 @pytest.mark.parametrize("name", opinfo.WITH_ERRORS)

@@ -59,7 +59,7 @@ def _pytorchcv(name: str, side: int) -> Any:
     """A network of pytorchcv; its last pooling, of 7x7 pixels, made for the picture."""
     network = _of("pytorchcv.model_provider", name, {})
     pool = getattr(getattr(network, "features", None), "final_pool", None)
-    if side == 64 and getattr(pool, "kernel_size", None) == 7:
+    if side in (64, 128) and getattr(pool, "kernel_size", None) == 7:
         pool.kernel_size = pool.stride = side // 32
     return network
 
@@ -68,29 +68,31 @@ def _monai(name: str, arguments: dict[str, Any]) -> Any:
     return _of("monai.networks.nets", name, arguments)
 
 
-_PYTORCHCV_SIDES = {  # one network of each file of pytorchcv that takes a picture: the side of the picture, if not 64
+# One network of each file of pytorchcv that takes a picture: the side of the picture, if not 64. Batch norm of two
+# pixels, as tresnet_m has it at 64 and sknet50 at any size, amplifies a rounding of float64 to 1e-5, in PyTorch too.
+_PYTORCHCV_SIDES = {
     "darknet_tiny": 224, "densenet40_k12_bc_cifar10": 32, "dpn68": 224, "fractalnet_cifar10": 32,
     "lffd20x5s320v2_widerface": 128, "msdnet22_cifar10": 32, "nin_cifar10": 32, "preresnet20_cifar10": 32,
     "pyramidnet110_a48_cifar10": 32, "resdropresnet20_cifar10": 32, "resnet20_cifar10": 32,
     "resnext20_32x2d_cifar10": 32, "rir_cifar10": 32, "ror3_56_cifar10": 32, "scnet50": 128, "seresnet20_cifar10":
     32, "shakedropresnet20_cifar10": 32, "shakeshakeresnet20_2x16d_cifar10": 32, "sinet_cityscapes": 128,
-    "squeezenet_v1_1": 224, "xdensenet40_2_k24_bc_cifar10": 32,
+    "tresnet_m": 128, "squeezenet_v1_1": 224, "xdensenet40_2_k24_bc_cifar10": 32,
 }  # fmt: skip
 _PYTORCHCV = (
     "airnet50_1x64d_r16", "airnext50_32x4d_r2", "bam_resnet18", "bninception", "cbam_resnet18",
     "centernet_resnet18_voc", "cgnet_cityscapes", "channelnet", "condensenet74_c8_g8", "ctxnet_cityscapes",
     "dabnet_cityscapes", "darknet53", "darts", "densenet121", "diapreresnet10", "diaresnet10", "dicenet_wd5",
-    "diracnet18v2", "dla46xc", "edanet_cityscapes", "efficientnet_b0", "efficientnet_edge_small_b",
-    "enet_cityscapes", "erfnet_cityscapes", "esnet_cityscapes", "espcnet_cityscapes", "espnetv2_wd2", "fbnet_cb",
-    "fdmobilenet_wd4", "fishnet99", "fpenet_cityscapes", "ghostnet", "hardnet39ds", "hrnet_w18_small_v1",
-    "ibnb_resnet50", "ibn_densenet121", "ibn_resnet50", "ibn_resnext50_32x4d", "igcv3_wd4", "isqrtcovresnet18",
-    "lednet_cityscapes", "linknet_cityscapes", "lwopenpose2d_mobilenet_cmupan_coco", "menet108_8x1_g3", "mixnet_s",
-    "mnasnet_small", "mobilenet_wd4", "mobilenetb_wd4", "mobilenetv2b_wd4", "mobilenetv3_small_w7d20",
-    "nasnet_4a1056", "octresnet10_ad2", "peleenet", "preresnet18_wd4", "proxylessnas_mobile", "regnetx002",
+    "diracnet18v2", "dla46xc", "edanet_cityscapes", "efficientnet_b0", "efficientnet_edge_small_b", "enet_cityscapes",
+    "erfnet_cityscapes", "esnet_cityscapes", "espcnet_cityscapes", "espnetv2_wd2", "fbnet_cb", "fdmobilenet_wd4",
+    "fishnet99", "fpenet_cityscapes", "ghostnet", "hardnet39ds", "hrnet_w18_small_v1", "ibnb_resnet50",
+    "ibn_densenet121", "ibn_resnet50", "ibn_resnext50_32x4d", "igcv3_wd4", "isqrtcovresnet18", "lednet_cityscapes",
+    "linknet_cityscapes", "lwopenpose2d_mobilenet_cmupan_coco", "menet108_8x1_g3", "mixnet_s", "mnasnet_small",
+    "mobilenet_wd4", "mobilenetb_wd4", "mobilenetv2b_wd4", "mobilenetv3_small_w7d20", "nasnet_4a1056",
+    "octresnet10_ad2", "peleenet", "preresnet18_wd4", "proxylessnas_mobile", "regnetx002", "resattnet56",
     "resnestabc14", "resnet18_wd4", "resneta10", "resnetd50b", "resnext14_32x2d", "senet16", "sepreresnet10",
     "seresnet10", "seresnext50_32x4d", "sharesnet18", "shufflenet_g1_wd4", "shufflenetv2_wd2", "shufflenetv2b_wd2",
     "simplepose_resnet18_coco", "simplepose_mobile_mobilenetv3_small_w1_coco", "sparsenet121", "spnasnet",
-    "sqnet_cityscapes", "sqnxt23_w1", "tresnet_m", "unet_cityscapes", "vovnet27s", "xdensenet121_2",
+    "sqnet_cityscapes", "sqnxt23_w1", "unet_cityscapes", "vovnet27s", "xdensenet121_2",
 )  # fmt: skip
 _FLAT: dict[str, Any] = {"spatial_dims": 2, "in_channels": 3, "out_channels": 2}
 _MONAI: dict[str, dict[str, Any]] = {

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from genesis import shapes
 from genesis.autograd import Tensor
 from genesis.dtypes import Number, bool_, float32, float64, int32, int64
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.arguments import require_tensors
+from genesis.functional.arguments import require_ints, require_tensors
 from genesis.functional.comparison import eq, isfinite, isnan, le, logical_and, logical_not, logical_or, ne
 from genesis.functional.conversion import cast
 from genesis.functional.dimensions import movedim
-from genesis.functional.elementwise import add, mul, sub, where
+from genesis.functional.elementwise import add, floor_divide, mul, remainder, sub, where
 from genesis.functional.extremes import ValuesAndIndices, argmax
 from genesis.functional.extremes import all as every
 from genesis.functional.indexing import getitem
@@ -28,6 +29,7 @@ from genesis.ndarray import NDArray, ops
 __all__ = [
     "allclose", "argwhere", "bincount", "bucketize", "equal", "histc", "isclose", "isin", "isneginf", "isposinf",
     "isreal", "logical_xor", "mode", "searchsorted", "unique", "unique_consecutive",
+    "unravel_index",
 ]  # fmt: skip
 
 Unique: TypeAlias = "Tensor | tuple[Tensor, ...]"
@@ -407,3 +409,30 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndice
         shape = [size for number, size in enumerate(x.array.shape) if number != dim]
         values, places = reshape(values, shape), reshape(places, shape)
     return ValuesAndIndices(values, places)
+
+
+def unravel_index(indices: Tensor, shape: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:
+    """Coordinates, in a tensor of a shape, of elements counted in row-major order.
+
+    Args:
+        indices: any shape, integers.
+        shape: (…,), sizes of the tensor that they count in.
+    Returns: a tensor for each dimension, in the shape and dtype of indices.
+    Raises: ValueError: a size below 0. TypeError: indices that are not integers; a shape that has none.
+    Example: >>> F.unravel_index(genesis.tensor([5, 3]), (2, 4))
+    (tensor([1, 0]), tensor([1, 3]))
+    """
+    op = "unravel_index"
+    require_tensors(op, indices=indices)
+    if indices.array.dtype.is_floating_point or indices.array.dtype is bool_:
+        raise DTypeError(describe(op, "indices", "an integer dtype", indices.array.dtype))
+    found = shape.tolist() if isinstance(shape, Tensor) else shape
+    sizes = (found,) if isinstance(found, int) else tuple(found)
+    require_ints(op, **{f"shape[{number}]": size for number, size in enumerate(sizes)})
+    if any(size < 0 for size in sizes):
+        raise ValueError(describe(op, "shape", "sizes of 0 or more", sizes))
+    coordinates = []
+    for size in reversed(sizes):
+        coordinates.append(remainder(indices, size))
+        indices = floor_divide(indices, size)
+    return tuple(reversed(coordinates))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
-from genesis.torch import bridge, conv_act, ops, pass_through
+from genesis.torch import both_orders, bridge, conv_act, ops, pass_through
 from genesis.torch.modes import Modes, current_modes, nothing_intercepts, version_of, versions_of, without_newer_hooks
 from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
@@ -123,15 +123,25 @@ class Link:
         """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
         with _restored(self.modes):
             if stage > 0:
-                return self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
+                y = self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
+                return self.in_order(y) if self.plan.fits_both else y
             if self.output is not None:
                 return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
             if self._adds_bias():
-                return self.activate(None, False, 0)
+                alone = self if self.norm is None else self.copy(0)  # the norm that took it keeps its link
+                y = alone.activate(None, False, 0)
+                return self.in_order(y, stage=0) if self.plan.fits_both else y
             operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
             y = torch.conv2d(*operands, *self.plan.geometry)
             return y if y.stride() == self.plan.strides else _ordered(y, self.plan)
+
+    def in_order(self, y: Tensor | Computed, activation: str | None = None, stage: int = 1) -> Tensor | Computed:
+        """A new result with the strides of PyTorch's layers, where both orders of memory fit; no sum is fused there."""
+        if type(y) is Computed:
+            return y
+        layers = (both_orders.TRAINED_NORM if self.training else both_orders.NORM,) if stage else ()
+        return both_orders.as_after(y, self.plan, layers if activation is None else (*layers, activation))
 
     def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
         """activation(batch_norm(conv) + residual)."""
@@ -251,7 +261,7 @@ class Link:
         """The result of the op that has a backward, as the next layer takes it; with the input's view registered."""
         if self.plan.contiguous:
             return self._wrapped(y, view)
-        if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides:
+        if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides and not self.plan.fits_both:
             y = _ordered(y, self.plan)  # views of one image are in no certain order
         return y if view is None else pass_through.register(self.entry, self.input, y, view)
 
@@ -420,7 +430,8 @@ def need_gradients(input: Tensor | Computed, weight: Tensor, bias: Tensor | None
 
 def _ordered(y: Tensor, plan: Plan) -> Tensor:
     """A copy in the order of memory that PyTorch's layers give."""
-    return y.clone(memory_format=torch.contiguous_format if plan.contiguous else torch.channels_last)
+    is_channels_last = plan.is_ambiguous or not (plan.contiguous or plan.fits_both)
+    return y.clone(memory_format=torch.channels_last if is_channels_last else torch.contiguous_format)
 
 
 _MODIFIED = (

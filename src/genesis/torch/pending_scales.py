@@ -34,7 +34,7 @@ def _scale(func: Function, input: object, other: object = None, *, out: object =
     if type(p) is not Pending or type(factor) not in _PLAIN or out is not None or (in_place and p is not input):
         return NOT_HERE
     link = p.link
-    if not is_unused_convolution(p) or type(link) is not Link or not can_extend(p, link):
+    if not is_unused_convolution(p) or type(link) is not Link or link.plan.is_ambiguous or not can_extend(p, link):
         return NOT_HERE
     if not bridge.activates(link.input):
         link.entry.leave_on_cpu()

@@ -1,8 +1,8 @@
 """Results of one pixel or one channel, whose values lie the same way in both orders of memory.
 
-Their strides tell the orders apart, and PyTorch's layers disagree on which it is: a convolution's may say channels-last,
-most elementwise functions give contiguous ones, and batch norm differs between devices. So the layer that is replaced
-is asked once, with a tensor of the same shape, and its answer is written into the result.
+Their strides tell the orders apart, and the layers of PyTorch disagree on which it is: strides of convolutions may say
+channels-last, those of most elementwise functions are contiguous, and batch norm differs between devices. So the layer
+that is replaced is asked once, with a tensor of the same shape, and its answer is written into the result.
 """
 
 from __future__ import annotations

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
 import weakref
 from types import CodeType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from genesis.records import NormState, record
 from genesis.torch import bridge, pooling
 from genesis.torch import pending_scales as pending_scales  # registers functions
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
-from genesis.torch.deferring import has_hooks, link_again, norm_of
+from genesis.torch.deferring import has_hooks, link_again
+from genesis.torch.entry import FORWARD as FORWARD
+from genesis.torch.entry import _Entry
 from genesis.torch.folds import Folds
-from genesis.torch.inference import infer_norm
 from genesis.torch.links import Computed, Link, need_gradients, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
+from genesis.torch.norm_entries import NormEntry
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
     activate,
-    batch_norm,
     materialize,
     materialized,
     pending,
@@ -39,15 +38,13 @@ from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
 
-FORWARD, SCRIPT = "forward", "__prepare_scriptable__"  # the attributes
+SCRIPT = "__prepare_scriptable__"  # an attribute beside FORWARD
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 TRAINED_BY_PYTORCH = "on the CPU training is left to PyTorch"
 BY_PYTORCH = "on the CPU a scale, sum or activation without a norm is left to PyTorch"
 SEVERAL_USES = "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
-
-Layer = TypeVar("Layer", bound=nn.Module)
 
 
 class Forward(Protocol):
@@ -56,62 +53,6 @@ class Forward(Protocol):
     __code__: CodeType
 
     def __call__(self, *args: object, **kwargs: object) -> object: ...
-
-
-class _Entry(Generic[Layer]):
-    """A callable in place of a layer's forward; it doesn't keep the layer alive. Copies of the layer have their own."""
-
-    layer: weakref.ref[Layer]
-
-    _is_original = True  # False: copied by itself, perhaps into a copy of the layer
-
-    def __init__(self, layer: Layer, name: str) -> None:
-        self.layer, self.name = weakref.ref(layer), name
-        self.begin()
-
-    def original(self) -> Layer:
-        """The layer that fuse() was given."""
-        layer = self.layer()
-        assert layer is not None
-        return layer
-
-    def owner(self) -> Layer:
-        """The layer that is called: a shallow copy (a replica of DataParallel) has the attributes of the original.
-
-        A copy shares the original's containers. Without one, the caller's frame need not be searched.
-        """
-        layer = self.layer()
-        if layer is not None and self._is_original and _holders(layer) == _ALONE:
-            return layer
-        caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
-        if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(FORWARD) is not self:
-            assert layer is not None
-            return layer
-        return caller
-
-    def begin(self) -> None:
-        raise NotImplementedError
-
-    def __copy__(self) -> Self:
-        kind, args, *state = self.__reduce__()
-        other = kind(*args)
-        other.__dict__.update(*state, _is_original=False)
-        return other
-
-    def __deepcopy__(self, memo: dict[int, Layer]) -> Self:
-        layer = self.original()
-        return type(self)(memo.get(id(layer), layer), self.name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.layer(), self.name)
-
-
-def _holders(layer: nn.Module) -> int:
-    """The number of references to a container that every module has of its own."""
-    return sys.getrefcount(layer.__dict__["_non_persistent_buffers_set"])
-
-
-_ALONE = _holders(nn.Identity())
 
 
 class ConvEntry(_Entry[nn.Conv2d]):
@@ -263,50 +204,6 @@ class ConvEntry(_Entry[nn.Conv2d]):
 
     def stop(self, reason: str) -> None:
         self.active, self.left_on_cpu, self.reason = False, False, reason
-
-
-class NormEntry(_Entry[nn.BatchNorm2d]):
-    """The forward of a BatchNorm2d: a fast path for a Pending, on which the op counts the batch."""
-
-    def begin(self) -> None:
-        pass
-
-    def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling():
-            norm = self.original()
-            return type(norm).forward(norm, input)
-        norm = self.owner()
-        if type(input) is Pending and type(norm) is nn.BatchNorm2d:
-            if not norm.training and (inferred := infer_norm(input, norm)) is not None:
-                return inferred
-            found = norm_of(norm)
-            if found is not None and norm.momentum is not None:
-                y = batch_norm(input, *found, norm.momentum, norm.eps)
-                if y is not NOT_HERE:
-                    return y
-        return type(norm).forward(norm, input)
-
-
-class FrozenNormEntry(_Entry[nn.Module]):
-    """The forward of torchvision's FrozenBatchNorm2d: of a Pending, batch norm with its buffers as the statistics."""
-
-    NAMES = frozenset(("torchvision.ops.misc.FrozenBatchNorm2d",))
-
-    def begin(self) -> None:
-        pass
-
-    def __call__(self, input: Tensor) -> Tensor:
-        norm = self.original() if is_compiling() else self.owner()
-        if type(input) is Pending:
-            buffers = norm._buffers
-            tensors = [buffers.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-            if all(each is not None for each in tensors):
-                y: Tensor | object = batch_norm(input, record(NormState, (*tensors, None)), False, 0.0, norm.eps)
-                if y is not NOT_HERE:
-                    assert isinstance(y, Tensor)
-                    return y
-        result: Tensor = type(norm).forward(norm, input)
-        return result
 
 
 class ActivationEntry(_Entry[nn.Module]):

@@ -17,6 +17,7 @@ from genesis.torch.unprepared import UNPREPARED
 
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
+    from genesis.torch.norm_entries import BareNorm
     from genesis.torch.prepared import Begun
     from genesis.torch.prepared_act import Activated
     from genesis.torch.signatures import Array
@@ -29,7 +30,10 @@ NO_NORM = object()
 
 @final
 class Link:
-    """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
+    """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum.
+
+    weight: None where a norm takes a tensor that is no convolution's deferred result; that is the input then.
+    """
 
     __slots__ = (
         "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "is_scaled", "known", "modes",
@@ -43,8 +47,8 @@ class Link:
     eps: float
 
     def __init__(
-        self, entry: ConvEntry, guarded: GuardedConv, input: Tensor, weight: Tensor, bias: Tensor | None,
-        modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
+        self, entry: ConvEntry | BareNorm, guarded: GuardedConv, input: Tensor, weight: Tensor | None,
+        bias: Tensor | None, modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.entry, self.guarded, self.plan, self.dtype, self.modes = entry, guarded, guarded.plan, guarded.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
@@ -84,7 +88,7 @@ class Link:
     def needs_gradients(self, stage: int) -> bool:
         if not self.modes[0]:
             return False
-        if self.weight.requires_grad or self.input.requires_grad:
+        if self.input.requires_grad or (self.weight is not None and self.weight.requires_grad):
             return True
         tensors = [self.bias]
         if stage and self.norm is not NO_NORM:
@@ -160,7 +164,7 @@ class Link:
             self.check_convolution()
             return self.infer(activation, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
-        if not unchanged and not is_output(self.begun.kept):  # the convolution has still to be done
+        if not unchanged and (self.weight is None or not is_output(self.begun.kept)):  # it has still to be read
             self.check_convolution()
         y = self._finished(activation, residual, stage)
         if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
@@ -228,6 +232,9 @@ class Link:
             input = input.to(self.dtype)
         if residual is not None and self.residual_inner is not None:
             residual = self.residual_inner
+        if weight is None:
+            begun = BegunConvNorm(None, None, input, None)
+            return ops.conv_bn_finish_values(begun, input, None, norm, residual, eps, activation)
         known, y = self.known, None
         if bridge.keeps_folds(input):
             if known is not None:
@@ -294,7 +301,12 @@ class Link:
     def _begin_prepared(self, norm: NormState[Tensor], has_residual: bool, activation: str | None) -> bool:
         """begin() by prepared launches, for the residual and activation that are expected; False if there are none."""
         known = self.known
-        if known is None or norm.running_mean is None or (norm.num_batches_tracked is not None) is not known.counts:
+        if (
+            known is None
+            or self.weight is None
+            or norm.running_mean is None
+            or (norm.num_batches_tracked is not None) is not known.counts
+        ):
             return False
         if not self.training:
             return False
@@ -315,14 +327,14 @@ class Link:
         self.begun = begun
         return True
 
-    def _values(self) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _values(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The operands where no gradient is needed."""
         return self._cast(self.input if self.inner is None else self.inner), *self._parameters()
 
-    def _parameters(self) -> tuple[Tensor, Tensor | None]:
+    def _parameters(self) -> tuple[Tensor | None, Tensor | None]:
         """Weight and bias cast to dtype as autocast would, once; the op computes their gradients itself."""
         weight, bias = self.weight, self.bias
-        if weight.dtype is self.dtype:
+        if weight is None or weight.dtype is self.dtype:
             return weight, bias
         if self.cast is None:
             with torch.no_grad():
@@ -451,11 +463,11 @@ def versions_of_norm(norm: NormState[Tensor], training: bool) -> tuple[int, ...]
         return versions_of(gamma, beta) if training else versions_of(gamma, beta, mean, var)
 
 
-def versions_of_three(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
+def versions_of_three(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[int, ...]:
     """versions_of(), faster."""
     try:
-        return input._version, weight._version, 0 if bias is None else bias._version
-    except RuntimeError:
+        return input._version, weight._version, 0 if bias is None else bias._version  # type: ignore[union-attr]
+    except (AttributeError, RuntimeError):  # there is no weight; or some are inference tensors
         return versions_of(input, weight, bias)
 
 

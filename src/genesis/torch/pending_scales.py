@@ -72,6 +72,8 @@ def _fold(p: Pending, factor: Tensor | float, in_place: bool) -> Tensor | NotHer
     link.check_convolution()
     scaled = link.copy(0)
     scaled.weight, scaled.bias = scales.folded(link.weight, link.bias, factor)
+    assert scaled.weight is not None
+    assert link.weight is not None
     if scaled.weight.stride() != link.weight.stride():  # prepared launches are of that one's
         return NOT_HERE
     scaled.cast, scaled.is_scaled = None, True

@@ -53,7 +53,7 @@ def saved_layouts(saved: SavedConvNorm[DeviceArray]) -> SavedConvNorm[Layout]:
     """The layouts of what a backward needs."""
     input, weight, bias, gamma, beta, mean, inverse_std, kept, passed = saved
     return SavedConvNorm(
-        input.layout, weight.layout, layout(bias), layout(gamma), layout(beta), mean.layout, inverse_std.layout,
+        input.layout, layout(weight), layout(bias), layout(gamma), layout(beta), mean.layout, inverse_std.layout,
         kept.layout, layout(passed),
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
@@ -10,8 +9,8 @@ from torch import Tensor
 
 from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
 from genesis.torch import both_orders, bridge, conv_act, ops, pass_through
-from genesis.torch.modes import Modes, current_modes, nothing_intercepts, version_of, versions_of, without_newer_hooks
-from genesis.torch.shapes import Plan
+from genesis.torch.computed import Computed, ordered, restored
+from genesis.torch.modes import Modes, version_of, versions_of
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
 from genesis.torch.unprepared import UNPREPARED
 
@@ -125,12 +124,12 @@ class Link:
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:
         """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
-        with _restored(self.modes):
+        with restored(self.modes):
             if stage > 0:
                 y = self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
                 return self.in_order(y) if self.plan.fits_both else y
             if self.output is not None:
-                return _ordered(self.output, self.plan)  # a copy: the norm's output has saved it
+                return ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
             if self._adds_bias():
                 alone = self if self.norm is None else self.copy(0)  # the norm that took it keeps its link
@@ -138,7 +137,7 @@ class Link:
                 return self.in_order(y, stage=0) if self.plan.fits_both else y
             operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
             y = torch.conv2d(*operands, *self.plan.geometry)
-            return y if y.stride() == self.plan.strides else _ordered(y, self.plan)
+            return y if y.stride() == self.plan.strides else ordered(y, self.plan)
 
     def in_order(self, y: Tensor | Computed, activation: str | None = None, stage: int = 1) -> Tensor | Computed:
         """A new result with the strides of PyTorch's layers, where both orders of memory fit; no sum is fused there."""
@@ -269,14 +268,14 @@ class Link:
         if self.plan.contiguous:
             return self._wrapped(y, view)
         if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides and not self.plan.fits_both:
-            y = _ordered(y, self.plan)  # views of one image are in no certain order
+            y = ordered(y, self.plan)  # views of one image are in no certain order
         return y if view is None else pass_through.register(self.entry, self.input, y, view)
 
     def _wrapped(self, y: Tensor, view: Tensor | None) -> Computed:
         """Wrap the op's channels-last result, where PyTorch's layers give contiguous tensors."""
         inner, value, source = y, None, None
         if y.requires_grad:
-            inner, value, source = y.detach(), _ordered(y, self.plan), y
+            inner, value, source = y.detach(), ordered(y, self.plan), y
             if view is not None:
                 pass_through.register(self.entry, self.input, value, view)
                 pass_through.keep(inner, view)  # which outlives the value: the next chain saves it
@@ -395,55 +394,10 @@ class Link:
         )
 
 
-@final
-class Computed:
-    """The result of a chain of contiguous tensors: contiguous to other code, channels-last to the next chain.
-
-    It takes the place of a Link, at stage 3.
-    """
-
-    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "source", "taken", "value")
-
-    def __init__(self, link: Link, inner: Tensor, value: Tensor | None, source: Tensor | None) -> None:
-        """inner: the values; value: the contiguous tensor, created at once if it is a node of a graph, and source the
-        node before it, whose values are inner."""
-        self.entry, self.guarded, self.plan, self.dtype, self.modes = (
-            link.entry, link.guarded, link.plan, link.dtype, link.modes
-        )  # fmt: skip
-        self.inner, self.value, self.source = inner, value, source
-        self.taken = False  # other code has the value
-
-    def needs_gradients(self, stage: int) -> bool:
-        return self.value is not None and self.value.requires_grad
-
-    def compute(self, stage: int) -> Tensor:
-        if self.value is not None:
-            return self.value
-        with _restored(self.modes):
-            return _ordered(self.inner, self.plan)
-
-    def values(self) -> Tensor | None:
-        """The channels-last values; None on a GPU, and where a graph records their use."""
-        return None if self.value is not None or self.inner.is_cuda else self.inner
-
-    def take(self) -> tuple[Tensor, Tensor | None]:
-        """A tensor for the next chain, and its values if they are not its own."""
-        if self.value is None:
-            return self.inner, None
-        self.taken = True
-        return self.value, self.inner
-
-
 def need_gradients(input: Tensor | Computed, weight: Tensor, bias: Tensor | None) -> bool:
     """Does an operand of a convolution require a gradient?"""
     given = input.needs_gradients(3) if type(input) is Computed else input.requires_grad
     return given or weight.requires_grad or (bias is not None and bias.requires_grad)
-
-
-def _ordered(y: Tensor, plan: Plan) -> Tensor:
-    """A copy in the order of memory that PyTorch's layers give."""
-    is_channels_last = plan.is_ambiguous or not (plan.contiguous or plan.fits_both)
-    return y.clone(memory_format=torch.channels_last if is_channels_last else torch.contiguous_format)
 
 
 _MODIFIED = (
@@ -469,21 +423,3 @@ def versions_of_three(input: Tensor, weight: Tensor | None, bias: Tensor | None)
         return input._version, weight._version, 0 if bias is None else bias._version  # type: ignore[union-attr]
     except (AttributeError, RuntimeError):  # there is no weight; or some are inference tensors
         return versions_of(input, weight, bias)
-
-
-def _restored(then: Modes) -> ExitStack:
-    """Restore modes of an earlier time, and disable modes that were entered since."""
-    stack = ExitStack()
-    grad, inference, saving = then
-    if torch.is_inference_mode_enabled() is not inference:
-        stack.enter_context(torch.inference_mode(inference))
-    if torch.is_grad_enabled() is not grad:
-        stack.enter_context(torch.set_grad_enabled(grad))
-    if _any_autocast():
-        for device in ("cpu", "cuda"):
-            stack.enter_context(torch.autocast(device, enabled=False))
-    if not nothing_intercepts():
-        stack.enter_context(torch.utils._python_dispatch._disable_current_modes())
-    if current_modes().saving is not saving:
-        stack.enter_context(without_newer_hooks(saving))
-    return stack

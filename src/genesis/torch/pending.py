@@ -418,31 +418,9 @@ def _sum(func: Callable[[Tensor, object], Tensor], p: Tensor, other: object) -> 
     return func(p, other) if result is NOT_HERE else result
 
 
-def _metadata(func: Function, *args: object, **kwargs: object) -> object:
-    with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
-
-
-def _strides(func: Function, p: Pending, *args: object, **kwargs: object) -> object:
-    if p.link.plan.is_ambiguous and p.stage:  # known when they are there
-        return NOT_HERE
-    return _metadata(func, p, *args, **kwargs)
-
-
-def _requires_grad(p: Pending) -> bool | NotHere:
-    return p.link.needs_gradients(p.stage) if p.value is None else NOT_HERE
-
-
 NO_ACTIVATIONS = frozenset(("", "add", "value"))  # of what may have followed a batch norm
 _RELUS_IN_PLACE = frozenset((torch.relu_, nn.functional.relu_, Tensor.relu_))
 _ADDS_IN_PLACE = frozenset((Tensor.add_, Tensor.__iadd__))
-_METADATA = [
-    Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.ndim.__get__, Tensor.dtype.__get__, Tensor.numel,
-    Tensor.device.__get__, Tensor.is_cuda.__get__, Tensor.is_cpu.__get__, Tensor.is_floating_point, Tensor.is_complex,
-    Tensor.get_device, torch.is_floating_point, torch.is_complex, torch.numel, Tensor.nelement, Tensor.__len__,
-    Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__,
-    Tensor.is_meta.__get__,
-]  # fmt: skip
 
 
 def each(handler: Callable[..., object], functions: Iterable[Function]) -> dict[Function, Callable[..., object]]:
@@ -455,7 +433,4 @@ HANDLERS: dict[Function, Callable[..., object]] = {
     **each(_activate, activations.READERS),
     **each(_relu, (torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE)),
     **each(_add, (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE)),
-    **each(_metadata, _METADATA),
-    **each(_strides, (Tensor.stride, Tensor.is_contiguous)),
-    Tensor.requires_grad.__get__: _requires_grad,
 }

@@ -18,11 +18,12 @@ from genesis.torch import pending_scales as pending_scales
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
+from genesis.torch.computed import Computed
 from genesis.torch.deferring import has_hooks, link_again
 from genesis.torch.entry import FORWARD as FORWARD
 from genesis.torch.entry import _Entry
 from genesis.torch.folds import Folds
-from genesis.torch.links import Computed, Link, need_gradients, versions_of_three
+from genesis.torch.links import Link, need_gradients, versions_of_three
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts
 from genesis.torch.norm_entries import NormEntry
 from genesis.torch.pending import (

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from genesis.records import NormState
 from genesis.torch import activations, bridge
-from genesis.torch.links import NO_NORM, Computed, Link, versions_of_norm
+from genesis.torch.computed import Computed
+from genesis.torch.links import NO_NORM, Link, versions_of_norm
 from genesis.torch.modes import are_current, are_current_for_guarded
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, guard
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from genesis.records import NormState
 from genesis.torch.activations import of_layer
+from genesis.torch.computed import Computed
 from genesis.torch.deferring import has_hooks, link_again, norm_of
-from genesis.torch.links import Computed, Link
+from genesis.torch.links import Link
 from genesis.torch.pending import Pending, given, is_autocast_to, pending
 
 if TYPE_CHECKING:

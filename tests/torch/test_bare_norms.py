@@ -174,3 +174,27 @@ def test_numbers_are_those_after_a_convolution(device: str) -> None:
         found.append((y, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var))
     for other, bare in zip(*found, strict=True):
         assert torch.equal(other, bare)
+
+
+class PreActivation(nn.Module):
+    """Norms of a sum that ran with a convolution; the second has its activation inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c, self.d = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.norm, self.last = nn.BatchNorm2d(3), NormAct(3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.c(x) + x
+        y = self.d(torch.relu(self.norm(y))) + y
+        result: Tensor = self.last(y)
+        return result
+
+
+def test_norms_of_sums(device: str) -> None:
+    theirs, ours = pair(PreActivation())
+    x = images().requires_grad_()
+    agree(theirs, ours, x)
+    assert kinds(ours) == [("norm", "relu"), ("norm", "silu")]
+    assert len(genesis.torch.report(ours).fused) == 4

@@ -23,7 +23,7 @@ from genesis.torch.inference import infer_norm
 from genesis.torch.links import Link, versions_of_three
 from genesis.torch.modes import nothing_intercepts
 from genesis.torch.operands import operand, plain
-from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, batch_norm, pending
+from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, batch_norm, materialize, materialized, pending
 from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import GuardedConv, Settings, autocast_dtype
 
@@ -50,6 +50,8 @@ class BareNorm:
 
     def pending(self, x: object) -> Pending | None:
         """x as if a convolution had been deferred; None if its norm is left to PyTorch."""
+        if type(x) is Pending and x.stage:  # a sum or an activation, which is computed now in any case
+            x = materialize(x)
         if not isinstance(x, Tensor) or type(x) is not Tensor or not bridge.activates(x):
             return None
         known, modes = self.guarded, modes_to_defer()
@@ -115,7 +117,7 @@ class NormEntry(_Entry[nn.BatchNorm2d]):
                 y = batch_norm(input, *found, norm.momentum, norm.eps)
                 if y is not NOT_HERE:
                     return y
-        elif self.bare.active and type(norm) is nn.BatchNorm2d and (p := self.bare.pending(input)) is not None:
+        if self.bare.active and type(norm) is nn.BatchNorm2d and (p := self.bare.pending(input)) is not None:
             found = norm_of(norm)
             if found is not None and norm.momentum is not None:
                 y = batch_norm(p, *found, norm.momentum, norm.eps)
@@ -160,13 +162,15 @@ class NormCallEntry(_Entry[nn.BatchNorm2d]):
         forward = type(norm).forward
         p = None if is_compiling() or not self.bare.active else self.bare.pending(input)
         if p is None:
-            given: Tensor = forward(norm, input, *args, **kwargs)
-            return given
+            left: Tensor = forward(norm, input, *args, **kwargs)
+            return left
+
+        given = materialized(input)
 
         def defer(x: Tensor, *args: object, **kwargs: object) -> object:
-            if x is not input or p.stage:
+            if x is not given or p.stage:
                 return NOT_HERE
             return HANDLERS[F.batch_norm](p, *args, **kwargs)
 
-        result: Tensor = plain(forward(norm, operand(input, {F.batch_norm: defer}), *args, **kwargs))
+        result: Tensor = plain(forward(norm, operand(given, {F.batch_norm: defer}), *args, **kwargs))
         return result

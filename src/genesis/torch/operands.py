@@ -19,7 +19,7 @@ from genesis.torch.tensor_guards import Settings
 # (input, weight, bias, settings) → the deferred result, or NOT_HERE.
 Defer = Callable[[Tensor, Tensor, Tensor | None, Settings], object]
 # What becomes of F.conv2d, as above; or of F.batch_norm, with its own arguments.
-Deferring = Mapping[Function, Callable[..., object]]
+Deferring = Mapping[Function, Function]
 
 
 @final

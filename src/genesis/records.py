@@ -88,6 +88,7 @@ class SavedConvNorm(NamedTuple, Generic[A]):
     """The arrays that conv_bn_relu saves for its backward.
 
     Attributes:
+        weight: None: there is no convolution, and kept is the input.
         mean, inverse_std: (K,).
         kept: the convolution's output, or what stands for it.
         passed: what the rest does not tell of the values before the activation, in the backend's own form; or None.

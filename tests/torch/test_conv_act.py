@@ -154,7 +154,9 @@ def test_subclasses_that_call_the_function(kind: type[nn.Conv2d], number: int, c
     x = in_order(torch.randn(2, 4, 5, 6, dtype=torch.float64), channels_last)
     agree(theirs, ours, x, calls=5)
     fused = genesis.torch.report(ours).fused
-    assert len(fused) == number
+    takes_sum = kind is OddConv and channels_last  # the norm of what that convolution adds up
+    assert [chain for chain in fused if chain[0] == "1"] == [("1", "relu")] * takes_sum
+    assert len(fused) == number + takes_sum
     with torch.no_grad():
         for model in (theirs, ours):
             model.eval()
@@ -227,3 +229,73 @@ def test_a_bias_alone_by_prepared_launches(went: dict[str, list[bool]]) -> None:
     fused = genesis.torch.fuse(copy.deepcopy(plain))
     same(step(fused, x), step(plain, x))
     assert went == {"run": [True], "backward": [True]}
+
+
+class Gate(nn.Module):
+    """Squeeze-and-excite, whose pictures of one pixel have strides that fit both orders of memory."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.down, self.act, self.up = nn.Conv2d(4, 3, 1), act, nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        u = self.act(self.down(x.mean((2, 3), keepdim=True)))
+        gate = self.up(u)
+        return x * gate.sigmoid(), u, gate
+
+
+@pytest.mark.parametrize("act", [nn.ReLU(), nn.ReLU(True), nn.SiLU(), nn.SiLU(True), nn.GELU(), nn.Hardswish()])
+def test_pictures_of_one_pixel(act: nn.Module) -> None:
+    """Their strides are what PyTorch's layers give, which disagree on the order."""
+    theirs, ours = pair(Gate(act).double())
+    pooled = torch.randn(2, 4, 1, 1, dtype=torch.float64).as_strided(
+        (2, 4, 1, 1), (4, 1, 4, 4)
+    )  # as a pooling gives it
+    for x in (pooled, in_order(torch.randn(2, 4, 3, 3, dtype=torch.float64), True)):
+        for grad in (True, False):
+            results = []
+            with torch.set_grad_enabled(grad):
+                for model in (theirs, ours):
+                    leaf = x.clone().requires_grad_(grad)
+                    found = list(model(leaf))
+                    strides = [each.stride() for each in found]
+                    if grad:
+                        found += torch.autograd.grad(sum(each.square().sum() for each in found), leaf)
+                    results.append((strides, found))
+            assert results[1][0] == results[0][0]
+            torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-12, atol=1e-12)
+    assert len(genesis.torch.report(ours).fused) == 2
+
+
+@pytest.mark.usefixtures("cuda_kernels")
+def test_pictures_of_one_pixel_by_prepared_launches(went: dict[str, list[bool]]) -> None:
+    """On the simulated device; the gradient comes in the other order of memory."""
+    plain = Gate(nn.ReLU()).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 4, 2, 2).to(memory_format=torch.channels_last)
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    for model in (plain, fused):
+        model.forward = lambda x, model=model: type(model).forward(model, x)[0]  # type: ignore[method-assign]
+    same(step(fused, x), step(plain, x))
+    assert went["run"] == [True, True]
+
+
+class KeepsConvolution(nn.Module):
+    """Other code takes a convolution's result after its norm did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c, self.b = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        u = self.c(x)
+        v = self.b(u)
+        return torch.sin(u), torch.cos(v)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_bias_alone_leaves_the_norm_what_it_is(training: bool) -> None:
+    theirs, ours = pair(KeepsConvolution().double().train(training))
+    x = in_order(images(), True)
+    for _ in range(3):
+        with torch.set_grad_enabled(training):
+            torch.testing.assert_close(ours(x), theirs(x))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import genesis.torch
-from genesis.torch import entries
+from genesis.torch import norm_entries
 from tests.torch.chains import Chain, images, pair
 
 
@@ -35,8 +35,8 @@ def went(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(y is not None)
         return y
 
-    infer_norm = entries.infer_norm
-    monkeypatch.setattr(entries, "infer_norm", watched)
+    infer_norm = norm_entries.infer_norm
+    monkeypatch.setattr(norm_entries, "infer_norm", watched)
     return found
 
 

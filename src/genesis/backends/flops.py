@@ -49,6 +49,8 @@ def conv_bn_relu_backward(
     grad: Shaped, saved: SavedConvNorm[Shaped], training: bool, geometry: object, activation: object,
     needs: tuple[bool, ...], *_: object,
 ) -> int:  # fmt: skip
+    if saved.weight is None:
+        return 0
     return (needs[0] + needs[1]) * _per_output(grad) * math.prod(saved.weight.shape)
 
 

@@ -12,6 +12,7 @@ from genesis.torch.shapes import Plan
 
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
+    from genesis.torch.norm_entries import BareNorm
     from genesis.torch.tensor_guards import GuardedConv, Look
 
 
@@ -19,7 +20,7 @@ class Origin(Protocol):
     """The facts that a result keeps of the computation behind it."""
 
     @property
-    def entry(self) -> ConvEntry: ...
+    def entry(self) -> ConvEntry | BareNorm: ...
     @property
     def guarded(self) -> GuardedConv | Look: ...
     @property
@@ -71,4 +72,5 @@ class Computed:
 
 def ordered(y: Tensor, plan: Plan) -> Tensor:
     """A copy in the order of memory that PyTorch's layers give."""
-    return y.clone(memory_format=torch.contiguous_format if plan.contiguous else torch.channels_last)
+    is_channels_last = plan.is_ambiguous or not (plan.contiguous or plan.fits_both)
+    return y.clone(memory_format=torch.channels_last if is_channels_last else torch.contiguous_format)

@@ -6,6 +6,7 @@ from typing import cast
 
 from torch import Tensor
 from torch.compiler import is_compiling
+from torch.nn import functional as F
 
 from genesis.torch.entries import PATIENCE, ConvEntry
 from genesis.torch.modes import nothing_intercepts
@@ -39,7 +40,7 @@ class ConvCallEntry(ConvEntry):
             deferred = True
             return pending(link, 0)
 
-        result = plain(forward(conv, operand(given, defer), *args, **kwargs))
+        result = plain(forward(conv, operand(given, {F.conv2d: defer}), *args, **kwargs))
         if not deferred:
             self.unfused += 1
             what = f"{type(conv).__name__} is a subclass of Conv2d that computes something else"

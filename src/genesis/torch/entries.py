@@ -12,24 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from genesis.records import NormState, record
 from genesis.torch import bridge, pooling
-from genesis.torch import pending_scales as pending_scales  # registers functions
+from genesis.torch import pending_metadata as pending_metadata  # registers functions
+from genesis.torch import pending_scales as pending_scales
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
 from genesis.torch.computed import Computed
-from genesis.torch.deferring import has_hooks, link_again, norm_of
+from genesis.torch.deferring import has_hooks, link_again
 from genesis.torch.entry import FORWARD, Entry
 from genesis.torch.folds import Folds
-from genesis.torch.inference import infer_norm
 from genesis.torch.links import Link, need_gradients
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts, versions_of_three
+from genesis.torch.norm_entries import NormEntry
 from genesis.torch.pending import (
     NOT_HERE,
     Pending,
     activate,
-    batch_norm,
     materialize,
     materialized,
     pending,
@@ -41,7 +40,7 @@ from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings
 
-SCRIPT = "__prepare_scriptable__"  # the attribute
+SCRIPT = "__prepare_scriptable__"  # an attribute beside FORWARD
 _PLAIN_FORWARD = (nn.Conv2d.forward, nn.Conv2d._conv_forward)
 TRAINED_BY_PYTORCH = "on the CPU training is left to PyTorch"
 BY_PYTORCH = "on the CPU a scale, sum or activation without a norm is left to PyTorch"
@@ -209,50 +208,6 @@ class ConvEntry(Entry[nn.Conv2d]):
 
     def stop(self, reason: str) -> None:
         self.active, self.left_on_cpu, self.reason = False, False, reason
-
-
-class NormEntry(Entry[nn.BatchNorm2d]):
-    """The forward of a BatchNorm2d: a fast path for a Pending, on which the op counts the batch."""
-
-    def begin(self) -> None:
-        pass
-
-    def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling():
-            norm = self.original()
-            return type(norm).forward(norm, input)
-        norm = self.owner()
-        if type(input) is Pending and type(norm) is nn.BatchNorm2d:
-            if not norm.training and (inferred := infer_norm(input, norm)) is not None:
-                return inferred
-            found = norm_of(norm)
-            if found is not None and norm.momentum is not None:
-                y = batch_norm(input, *found, norm.momentum, norm.eps)
-                if y is not NOT_HERE:
-                    return y
-        return type(norm).forward(norm, input)
-
-
-class FrozenNormEntry(Entry[nn.Module]):
-    """The forward of torchvision's FrozenBatchNorm2d: of a Pending, batch norm with its buffers as the statistics."""
-
-    NAMES = frozenset(("torchvision.ops.misc.FrozenBatchNorm2d",))
-
-    def begin(self) -> None:
-        pass
-
-    def __call__(self, input: Tensor) -> Tensor:
-        norm = self.original() if is_compiling() else self.owner()
-        if type(input) is Pending:
-            buffers = norm._buffers
-            tensors = [buffers.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-            if all(each is not None for each in tensors):
-                y: Tensor | object = batch_norm(input, record(NormState, (*tensors, None)), False, 0.0, norm.eps)
-                if y is not NOT_HERE:
-                    assert isinstance(y, Tensor)
-                    return y
-        result: Tensor = type(norm).forward(norm, input)
-        return result
 
 
 class ActivationEntry(Entry[nn.Module]):

@@ -1,4 +1,4 @@
-"""What stands for a layer's forward in a fused model."""
+"""A base of all callables that stand for a layer's forward, as an attribute of it."""
 
 from __future__ import annotations
 

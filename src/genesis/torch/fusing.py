@@ -13,15 +13,14 @@ from genesis.torch.entries import (
     SCRIPT,
     ActivationEntry,
     ConvEntry,
-    FrozenNormEntry,
     ModelEntry,
-    NormEntry,
     PoolEntry,
     Scriptable,
     SequentialEntry,
     strip,
 )  # fmt: skip
 from genesis.torch.entry import FORWARD, Entry
+from genesis.torch.norm_entries import FrozenNormEntry, NormCallEntry, NormEntry
 from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
 from genesis.torch.sequences import is_sequential
@@ -63,6 +62,8 @@ def fuse(model: nn.Module) -> nn.Module:
         entry = _FORWARDS.get(kind)
         if entry is None and issubclass(kind, nn.Conv2d) and not issubclass(kind, LazyModuleMixin):
             entry = ConvEntry if kind.forward is nn.Conv2d.forward else ConvCallEntry
+        if entry is None and issubclass(kind, nn.BatchNorm2d) and not issubclass(kind, LazyModuleMixin):
+            entry = NormEntry if kind.forward is nn.BatchNorm2d.forward else NormCallEntry
         if entry is None and module is not model and is_sequential(kind):
             entry = SequentialEntry
         if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:

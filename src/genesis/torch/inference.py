@@ -53,7 +53,8 @@ def infer_norm(p: Pending, layer: nn.BatchNorm2d) -> Tensor | None:
     link.training, link.momentum = False, 0.0
     entry.norm = id(gamma)
     if following == "value":
-        return given(link.infer(None, None))
+        y = link.infer(None, None)
+        return given(link.in_order(y) if link.plan.fits_both else y)
     if following not in NO_ACTIVATIONS:
         link.ready, link.ready_for = link.infer(following, None), following
     return pending(link, 1)

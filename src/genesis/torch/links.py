@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from genesis.records import BegunConvNorm, NormOptions, NormState, is_output
-from genesis.torch import bridge, conv_act, ops, pass_through
+from genesis.torch import both_orders, bridge, conv_act, ops, pass_through
 from genesis.torch.computed import Computed, ordered
 from genesis.torch.modes import Modes, restored, version_of, versions_of, versions_of_norm, versions_of_three
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm
@@ -16,6 +16,7 @@ from genesis.torch.unprepared import UNPREPARED
 
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
+    from genesis.torch.norm_entries import BareNorm
     from genesis.torch.prepared import Begun
     from genesis.torch.prepared_act import Activated
     from genesis.torch.signatures import Array
@@ -27,7 +28,10 @@ NO_NORM = object()
 
 @final
 class Link:
-    """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum."""
+    """The deferred computation of a Pending and its operands: stage 0 is the convolution, 1 its norm, 2 the sum.
+
+    weight: None where a norm takes a tensor that is no convolution's deferred result; that is the input then.
+    """
 
     __slots__ = (
         "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "is_scaled", "known", "modes",
@@ -41,8 +45,8 @@ class Link:
     eps: float
 
     def __init__(
-        self, entry: ConvEntry, guarded: GuardedConv, input: Tensor, weight: Tensor, bias: Tensor | None,
-        modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
+        self, entry: ConvEntry | BareNorm, guarded: GuardedConv, input: Tensor, weight: Tensor | None,
+        bias: Tensor | None, modes: Modes, versions: tuple[int, ...], inner: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.entry, self.guarded, self.plan, self.dtype, self.modes = entry, guarded, guarded.plan, guarded.dtype, modes
         self.input, self.weight, self.bias, self.versions = input, weight, bias, versions
@@ -82,7 +86,7 @@ class Link:
     def needs_gradients(self, stage: int) -> bool:
         if not self.modes[0]:
             return False
-        if self.weight.requires_grad or self.input.requires_grad:
+        if self.input.requires_grad or (self.weight is not None and self.weight.requires_grad):
             return True
         tensors = [self.bias]
         if stage and self.norm is not NO_NORM:
@@ -121,15 +125,25 @@ class Link:
         """Compute a Pending under the modes in which it was created; raises if an operand has changed since."""
         with restored(self.modes):
             if stage > 0:
-                return self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
+                y = self.activate(None, False, stage) if self.norm is NO_NORM else self.finish(None, stage)
+                return self.in_order(y) if self.plan.fits_both else y
             if self.output is not None:
                 return ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
             if self._adds_bias():
-                return self.activate(None, False, 0)
+                alone = self if self.norm is None else self.copy(0)  # the norm that took it keeps its link
+                y = alone.activate(None, False, 0)
+                return self.in_order(y, stage=0) if self.plan.fits_both else y
             operands = (self._cast(self.input), self._cast(self.weight), self._cast(self.bias))
             y = torch.conv2d(*operands, *self.plan.geometry)
             return y if y.stride() == self.plan.strides else ordered(y, self.plan)
+
+    def in_order(self, y: Tensor | Computed, activation: str | None = None, stage: int = 1) -> Tensor | Computed:
+        """A new result with the strides of PyTorch's layers, where both orders of memory fit; no sum is fused there."""
+        if type(y) is Computed:
+            return y
+        layers = (both_orders.TRAINED_NORM if self.training else both_orders.NORM,) if stage else ()
+        return both_orders.as_after(y, self.plan, layers if activation is None else (*layers, activation))
 
     def finish(self, activation: str | None, stage: int) -> Tensor | Computed:
         """activation(batch_norm(conv) + residual)."""
@@ -148,7 +162,7 @@ class Link:
             self.check_convolution()
             return self.infer(activation, residual)
         unchanged = self.versions == versions_of(self.input, self.weight, self.bias)
-        if not unchanged and not is_output(self.begun.kept):  # the convolution has still to be done
+        if not unchanged and (self.weight is None or not is_output(self.begun.kept)):  # it has still to be read
             self.check_convolution()
         y = self._finished(activation, residual, stage)
         if not unchanged and self.convolution_needs_gradients():  # as PyTorch itself would say it in the backward
@@ -217,6 +231,9 @@ class Link:
             input = input.to(self.dtype)
         if residual is not None and self.residual_inner is not None:
             residual = self.residual_inner
+        if weight is None:
+            begun = BegunConvNorm(None, None, input, None)
+            return ops.conv_bn_finish_values(begun, input, None, norm, residual, eps, activation)
         known, y = self.known, None
         if bridge.keeps_folds(input):
             if known is not None:
@@ -250,7 +267,7 @@ class Link:
         """The result of the op that has a backward, as the next layer takes it; with the input's view registered."""
         if self.plan.contiguous:
             return self._wrapped(y, view)
-        if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides:
+        if self.plan.output_shape[0] == 1 and y.stride() != self.plan.strides and not self.plan.fits_both:
             y = ordered(y, self.plan)  # views of one image are in no certain order
         return y if view is None else pass_through.register(self.entry, self.input, y, view)
 
@@ -283,7 +300,12 @@ class Link:
     def _begin_prepared(self, norm: NormState[Tensor], has_residual: bool, activation: str | None) -> bool:
         """begin() by prepared launches, for the residual and activation that are expected; False if there are none."""
         known = self.known
-        if known is None or norm.running_mean is None or (norm.num_batches_tracked is not None) is not known.counts:
+        if (
+            known is None
+            or self.weight is None
+            or norm.running_mean is None
+            or (norm.num_batches_tracked is not None) is not known.counts
+        ):
             return False
         if not self.training:
             return False
@@ -304,14 +326,14 @@ class Link:
         self.begun = begun
         return True
 
-    def _values(self) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _values(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The operands where no gradient is needed."""
         return self._cast(self.input if self.inner is None else self.inner), *self._parameters()
 
-    def _parameters(self) -> tuple[Tensor, Tensor | None]:
+    def _parameters(self) -> tuple[Tensor | None, Tensor | None]:
         """Weight and bias cast to dtype as autocast would, once; the op computes their gradients itself."""
         weight, bias = self.weight, self.bias
-        if weight.dtype is self.dtype:
+        if weight is None or weight.dtype is self.dtype:
             return weight, bias
         if self.cast is None:
             with torch.no_grad():

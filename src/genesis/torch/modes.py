@@ -155,9 +155,9 @@ def versions_of_norm(norm: NormState[Tensor], training: bool) -> tuple[int, ...]
         return versions_of(gamma, beta) if training else versions_of(gamma, beta, mean, var)
 
 
-def versions_of_three(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
+def versions_of_three(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[int, ...]:
     """versions_of(), faster."""
     try:
-        return input._version, weight._version, 0 if bias is None else bias._version
-    except RuntimeError:
+        return input._version, weight._version, 0 if bias is None else bias._version  # type: ignore[union-attr]
+    except (AttributeError, RuntimeError):  # there is no weight; or some are inference tensors
         return versions_of(input, weight, bias)

@@ -5,7 +5,7 @@ An `Operand` is the input under another type. Padding gives another one; any oth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import final
 
 import torch
@@ -19,14 +19,16 @@ from genesis.torch.tensor_guards import Settings
 
 # (input, weight, bias, settings) → the deferred result, or NOT_HERE.
 Defer = Callable[[Tensor, Tensor, Tensor | None, Settings], object]
+# What becomes of F.conv2d, as above; or of F.batch_norm, with its own arguments.
+Deferring = Mapping[Function, Function]
 
 
 @final
 class Operand(Tensor):
-    """A convolution's input. plain: the tensor itself. defer: what becomes of F.conv2d."""
+    """A layer's input. plain: the tensor itself. defer: what becomes of which function."""
 
     plain: Tensor
-    defer: Defer
+    defer: Deferring
 
     @classmethod
     def __torch_function__(
@@ -37,7 +39,11 @@ class Operand(Tensor):
         options = {key: plain(each) for key, each in (kwargs or {}).items()}
         if type(first) is Operand:
             if func in _CONVOLUTIONS:
-                result = _convolve(first.__dict__["defer"], *given, **options)
+                result = _convolve(first.__dict__["defer"].get(F.conv2d), *given, **options)
+                if result is not NOT_HERE:
+                    return result
+            elif func is F.batch_norm and func in first.__dict__["defer"]:
+                result = first.__dict__["defer"][func](*given, **options)
                 if result is not NOT_HERE:
                     return result
             elif func is F.pad:
@@ -46,7 +52,7 @@ class Operand(Tensor):
         return func(*given, **options)
 
 
-def operand(x: Tensor, defer: Defer) -> Operand:
+def operand(x: Tensor, defer: Deferring) -> Operand:
     """x as an Operand."""
     result = x.as_subclass(Operand)
     result.__dict__.update(plain=x, defer=defer)
@@ -68,12 +74,12 @@ _CONVOLUTIONS = frozenset((F.conv2d, torch.conv2d))
 
 
 def _convolve(
-    defer: Defer, input: Tensor, weight: object = None, bias: Tensor | None = None, stride: object = 1,
+    defer: Defer | None, input: Tensor, weight: object = None, bias: Tensor | None = None, stride: object = 1,
     padding: object = 0, dilation: object = 1, groups: object = 1,
 ) -> object:  # fmt: skip
     pairs = [_pair(each) for each in (stride, dilation)]
     around = padding if type(padding) is str else _pair(padding)
-    if None in pairs or around is None or type(groups) is not int or not isinstance(weight, Tensor):
+    if defer is None or None in pairs or around is None or type(groups) is not int or not isinstance(weight, Tensor):
         return NOT_HERE
     return defer(input, weight, bias, (pairs[0], around, pairs[1], groups, "zeros"))  # type: ignore[arg-type]
 

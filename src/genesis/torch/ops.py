@@ -68,7 +68,7 @@ def conv_bn_relu_and_input(
 
 
 def conv_bn_begin(
-    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
     geometry: ConvGeometry,
 ) -> BegunConvNorm[Array]:  # fmt: skip
     """The convolution and its statistics, as the backend's arrays, which have changed the running ones in training."""
@@ -100,8 +100,8 @@ def conv_bn_relu_inference(
 
 
 def conv_bn_finish_values(
-    begun: BegunConvNorm[Array], input: Tensor, weight: Tensor, norm: NormState[Tensor], residual: Tensor | None,
-    eps: float, activation: str | None,
+    begun: BegunConvNorm[Array], input: Tensor, weight: Tensor | None, norm: NormState[Tensor],
+    residual: Tensor | None, eps: float, activation: str | None,
 ) -> Tensor:  # fmt: skip
     """Normalize the result of conv_bn_begin, where nothing needs a gradient."""
     return _finish(begun, input, weight, norm, residual, eps, activation)[0]
@@ -143,7 +143,7 @@ class _ConvBNReLU(_Fused):
     def forward(ctx: FusedContext, *args: *FusedArguments) -> Tensor:
         input, weight, bias, gamma, beta, residual, how, values = args
         norm, begun, counts, options, geometry, activation = how
-        ctx.parameter_dtype = weight.dtype
+        ctx.parameter_dtype = (input if weight is None else weight).dtype
         if values is not None:
             input, residual = _first(values[0], input), _first(values[1], residual)
             weight, bias = values[2:]
@@ -151,6 +151,7 @@ class _ConvBNReLU(_Fused):
         if begun is not None:
             results = _finish(begun, input, weight, norm, residual, options.eps, activation)
         else:
+            assert weight is not None
             results = call("conv_bn_relu", input, weight, bias, norm, residual, options, geometry, activation)
             if counts and options.training:
                 _note_changes(*norm[2:])
@@ -307,7 +308,8 @@ def _read_only_by_shape(ctx: FusedContext, operands: Operands, kept: Tensor) -> 
     """The operands, those whose shapes are all that the backward asks as aliases that may change as they like."""
     if any(ctx.needs_input_grad[:3]) or not is_output(kept):
         return operands
-    return operands[0].data, operands[1].data, *operands[2:]
+    input, weight, *others = operands
+    return input.data, None if weight is None else weight.data, *others
 
 
 def _begin(ctx: Context, tensors: Sequence[Tensor | None], saved: Sequence[Tensor | None]) -> None:

@@ -15,12 +15,13 @@ from torch import Tensor
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
     from genesis.torch.links import Link
+    from genesis.torch.norm_entries import BareNorm
 
 _MAX_VIEWS = 256
 
 
 # By the id of the input: the input, its view, the view's version, and the convolution that it comes from.
-_views: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor], int, ConvEntry]] = {}
+_views: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor], int, ConvEntry | BareNorm]] = {}
 enabled = True
 
 
@@ -57,7 +58,7 @@ def view_of(tensor: Tensor) -> Tensor:
     return view
 
 
-def register(entry: ConvEntry, input: Tensor, y: Tensor, view: Tensor) -> Tensor:
+def register(entry: ConvEntry | BareNorm, input: Tensor, y: Tensor, view: Tensor) -> Tensor:
     """Register a view of input, which lives as long as y; return y."""
     if len(_views) >= _MAX_VIEWS:
         for key in [key for key, (owner, kept, *_) in list(_views.items()) if owner() is None or kept() is None]:

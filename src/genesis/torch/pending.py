@@ -247,7 +247,8 @@ def batch_norm(p: Any, norm: NormState[Tensor], training: bool, momentum: float,
     entry.norm = id(mean if weight is None else weight)
     if link.output is None:
         if entry.next == "value":
-            return given(link.whole(None))
+            y = link.whole(None)
+            return given(link.in_order(y) if link.plan.fits_both else y)
         if entry.next not in NO_ACTIVATIONS:
             link.ready, link.ready_for = link.whole(entry.next), entry.next
         elif entry.next != "add" or training or link.needs_gradients(1):  # else it has no effect, and the sum may come
@@ -296,7 +297,7 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     if stage == 1 and link.ready is not None and link.ready_for == activation:
         y, link.ready = link.ready, None
         link.note_fused(1, activation)
-        return _given_to(p, y, inplace)
+        return _given_to(p, y, activation, inplace)
     if not stage:
         if link.output is not None or link.entry.is_shared:
             return NOT_HERE
@@ -314,11 +315,14 @@ def activate(p: Pending, activation: str, inplace: bool) -> Tensor | NotHere:
     else:
         y = link.finish(activation, stage)
     link.note_fused(stage, activation)
-    return _given_to(p, y, inplace)
+    return _given_to(p, y, activation, inplace)
 
 
-def _given_to(p: Pending, y: Tensor | Computed, inplace: bool) -> Tensor:
+def _given_to(p: Pending, y: Tensor | Computed, activation: str, inplace: bool) -> Tensor:
     """The result of an activation of p, p itself if it works in place."""
+    link = p.link
+    if link.plan.fits_both and type(link) is Link:
+        y = link.in_order(y, None if inplace else activation, p.stage)
     if not inplace:
         return given(y)
     if type(y) is not Computed:
@@ -347,7 +351,7 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
         elif not takes:
             return NOT_HERE
     link: Link = first.link
-    if second is first or not can_extend(first, link):
+    if second is first or link.plan.is_ambiguous or not can_extend(first, link):
         return NOT_HERE
     strides, inner = None, None
     if type(second) is Pending:
@@ -411,25 +415,9 @@ def _sum(func: Callable[[Tensor, object], Tensor], p: Tensor, other: object) -> 
     return func(p, other) if result is NOT_HERE else result
 
 
-def _metadata(func: Function, *args: object, **kwargs: object) -> object:
-    with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
-
-
-def _requires_grad(p: Pending) -> bool | NotHere:
-    return p.link.needs_gradients(p.stage) if p.value is None else NOT_HERE
-
-
 NO_ACTIVATIONS = frozenset(("", "add", "value"))  # of what may have followed a batch norm
 _RELUS_IN_PLACE = frozenset((torch.relu_, nn.functional.relu_, Tensor.relu_))
 _ADDS_IN_PLACE = frozenset((Tensor.add_, Tensor.__iadd__))
-_METADATA = [
-    Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.ndim.__get__, Tensor.dtype.__get__, Tensor.numel,
-    Tensor.device.__get__, Tensor.is_cuda.__get__, Tensor.is_cpu.__get__, Tensor.is_floating_point, Tensor.is_complex,
-    Tensor.get_device, torch.is_floating_point, torch.is_complex, torch.numel, Tensor.nelement, Tensor.__len__,
-    Tensor.stride, Tensor.is_contiguous, Tensor.layout.__get__, Tensor.is_sparse.__get__, Tensor.is_quantized.__get__,
-    Tensor.is_meta.__get__,
-]  # fmt: skip
 
 
 def each(handler: Function, functions: Iterable[Function]) -> dict[Function, Function]:
@@ -442,6 +430,4 @@ HANDLERS: dict[Function, Function] = {
     **each(_activate, activations.READERS),
     **each(_relu, (torch.relu, nn.functional.relu, Tensor.relu, *_RELUS_IN_PLACE)),
     **each(_add, (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, *_ADDS_IN_PLACE)),
-    **each(_metadata, _METADATA),
-    Tensor.requires_grad.__get__: _requires_grad,
 }

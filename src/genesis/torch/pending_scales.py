@@ -35,7 +35,7 @@ def _scale(func: Function, input: object, other: object = None, *, out: object =
     if type(p) is not Pending or type(factor) not in _PLAIN or out is not None or (in_place and p is not input):
         return NOT_HERE
     link = p.link
-    if not is_unused_convolution(p) or type(link) is not Link or not can_extend(p, link):
+    if not is_unused_convolution(p) or type(link) is not Link or link.plan.is_ambiguous or not can_extend(p, link):
         return NOT_HERE
     if not bridge.activates(link.input):
         link.entry.leave_on_cpu()
@@ -73,6 +73,8 @@ def _fold(p: Pending, factor: Tensor | float, in_place: bool) -> Tensor | NotHer
     link.check_convolution()
     scaled = link.copy(0)
     scaled.weight, scaled.bias = scales.folded(link.weight, link.bias, factor)
+    assert scaled.weight is not None
+    assert link.weight is not None
     if scaled.weight.stride() != link.weight.stride():  # prepared launches are of that one's
         return NOT_HERE
     scaled.cast, scaled.is_scaled = None, True

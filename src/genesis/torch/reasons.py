@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NOTHING_FOLLOWS = "no batch norm or activation follows"
-UNPLANNED = "its result is of one pixel or channel in channels-last, empty, or padded on one side more"
+UNPLANNED = "its result is empty, or its picture padded on one side more"
 _RESHAPED = "its values are read in another shape: there is nothing to fuse"
 _MIXED = "it reads other pixels or channels than its own: it is a pass by itself"
 _WHY = {

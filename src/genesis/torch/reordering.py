@@ -155,7 +155,7 @@ def _contiguous(shape: torch.Size, dtype: torch.dtype) -> Look:
     if found is None:
         strides = torch.empty(shape, device="meta").stride()
         rows = shape[0] * shape[2] * shape[3]
-        plan = Plan(ConvGeometry((1, 1), (0, 0), (1, 1), 1), shape, shape[1:2], rows, strides, True)
+        plan = Plan(ConvGeometry((1, 1), (0, 0), (1, 1), 1), shape, shape[1:2], rows, strides, True, False, False)
         found = Look(plan, dtype, torch.device("cpu"))
         _keep((shape, dtype), found)
     return found

@@ -13,6 +13,7 @@ from genesis.torch import bridge
 from genesis.torch.activations import of_layer
 from genesis.torch.entries import BY_PYTORCH, TRAINED_BY_PYTORCH, ConvEntry, PoolEntry
 from genesis.torch.entry import FORWARD
+from genesis.torch.norm_entries import NormCallEntry, NormEntry
 from genesis.torch.pending_scales import LAYER_SCALE
 from genesis.torch.reasons import NOTHING_FOLLOWS
 
@@ -52,6 +53,8 @@ class Report(Fusion):
         for name, module in model.named_modules():
             if isinstance(module, nn.Conv2d):
                 yield _of_convolution(name, module, norms, order)
+            elif isinstance(entry := module.__dict__.get(FORWARD), NormEntry | NormCallEntry) and entry.bare.kinds:
+                yield (name, *entry.bare.kinds[1:]), ""
 
     def _poolings(self) -> Iterator[tuple[str, str]]:
         model = self.model()

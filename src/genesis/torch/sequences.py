@@ -103,6 +103,8 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module, input: object)
     if activation is not None and found is not None and _take(link, norm, *found):
         y = link.whole(activation[0])
         entry.fused(1, activation[0], True)
+        if link.plan.fits_both:
+            y = link.in_order(y, None if activation[1] else activation[0])
         return given(y)
     if uncounted:
         return None

@@ -20,7 +20,9 @@ class Plan(NamedTuple):
     channels: torch.Size  # the shape of a parameter with one number per channel
     num_rows: int  # values per channel
     strides: tuple[int, ...]  # that PyTorch's layers would give the output
-    contiguous: bool  # they are those of NCHW; else channels-last, as the op has it
+    contiguous: bool  # they are those of NCHW, and the op's values, in channels-last, lie otherwise
+    fits_both: bool  # of one pixel or channel: values in channels-last are contiguous too, whatever the strides
+    is_ambiguous: bool  # and their strides are those of channels-last: PyTorch's layers disagree on which it is
 
 
 @functools.lru_cache(maxsize=4096)
@@ -49,14 +51,14 @@ def plan(
     output_shape = torch.Size((shape[0], weight_shape[0], height, width))
     channels = torch.Size(weight_shape[:1])
     geometry = ConvGeometry(stride, padding, dilation, groups)
-    contiguous = strides is None or not (
+    in_order = strides is not None and (
         suggests_channels_last(shape, strides) or suggests_channels_last(weight_shape, weight_strides)
     )
-    if not contiguous and (height * width == 1 or weight_shape[0] == 1):
-        return None  # its strides fit both orders, and PyTorch's layers disagree on which it is
-    order = torch.contiguous_format if contiguous else torch.channels_last
+    order = torch.channels_last if in_order else torch.contiguous_format
     output_strides = torch.empty(output_shape, device="meta", memory_format=order).stride()
-    return Plan(geometry, output_shape, channels, shape[0] * height * width, output_strides, contiguous)
+    fits_both = height * width == 1 or weight_shape[0] == 1
+    orders = (not in_order and not fits_both, fits_both, in_order and fits_both)
+    return Plan(geometry, output_shape, channels, shape[0] * height * width, output_strides, *orders)
 
 
 def suggests_channels_last(shape: torch.Size, strides: tuple[int, ...]) -> bool:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Gradients: TypeAlias = tuple[Tensor | None, ...]
 Results: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 """Of the backend's conv_bn_relu: y, mean, inverse deviation, and what SavedConvNorm says of kept and passed."""
-Operands: TypeAlias = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+Operands: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 """Input, weight, bias, gamma, beta."""
-Values: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor, Tensor | None]
+Values: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 """Of input and residual in the op's order of memory, None where theirs is; of weight and bias in its dtype."""
 
 
@@ -49,7 +49,7 @@ class How(NamedTuple):
 
 
 FusedArguments: TypeAlias = tuple[
-    Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, How, Values | None
+    Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, How, Values | None
 ]
 """Input, weight, bias, gamma, beta, residual, How; and values to compute with in the place of some, or None."""
 Made: TypeAlias = "tuple[Begun, Tensor, str | None, Tensor]"

@@ -155,20 +155,20 @@ def conv_bn_relu_inference(
 
 
 def conv_bn_begin(
-    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
     geometry: ConvGeometry,
 ) -> BegunConvNorm[Tensor]:  # fmt: skip
     return BegunConvNorm(*_normalized(input, weight, bias, norm, options, geometry, None, None))
 
 
 def _normalized(
-    input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, norm: NormState[Tensor], options: NormOptions,
     geometry: ConvGeometry, residual: Tensor | None, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Mean, inverse deviation, the convolution's output, and the norm's, with residual and activation."""
     if options.training and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    conv_output = conv_forward(input, weight, bias, geometry)
+    conv_output = input if weight is None else conv_forward(input, weight, bias, geometry)
     y, mean, inverse_std = batchnorm.normalize_and(conv_output, norm[:4], options[:], residual, activation)
     return mean, inverse_std, conv_output, y
 
@@ -178,7 +178,10 @@ def conv_bn_finish(
     residual: Tensor | None, eps: float, activation: str | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:  # fmt: skip
     mean, inverse_std, kept, normalized = begun
-    if normalized is None:
+    if normalized is None and inverse_std is None:
+        options = (False, 0.0, eps)
+        normalized, mean, inverse_std = batchnorm.normalize(kept, *norm[:4], *options)
+    elif normalized is None:
         assert inverse_std is not None
         var = inverse_std.reciprocal().square()  # of which, with eps 0, the same inverse deviation comes
         normalized, _, _ = batchnorm.normalize(kept, norm.gamma, norm.beta, mean, var, False, 0.0, 0.0)
@@ -207,6 +210,9 @@ def conv_bn_relu_backward(
         grad, conv_output, gamma, mean, inverse_std, training,
         (needs_input or needs_weight or needs_bias, needs_gamma, needs_beta),
     )  # fmt: skip
+    if weight is None:
+        grad_input = grad_conv if grad_conv is None or addend is None else grad_conv.add_(addend)
+        return grad_input, None, None, grad_gamma, grad_beta, grad_residual
     if may_overwrite and not needs_residual:
         grad.set_()  # gives its memory back, which is still in the cache, for grad_input to take
     of_conv = conv_gradients(grad_conv, input, weight, geometry, (needs_input, needs_weight, needs_bias), addend)

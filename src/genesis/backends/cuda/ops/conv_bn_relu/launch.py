@@ -18,7 +18,7 @@ from genesis.backends.cuda.ops.conv.launch import (
 )
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
-from genesis.backends.cuda.ops.storage.launch import copy_into
+from genesis.backends.cuda.ops.storage.launch import add_into, copy_into
 from genesis.backends.cuda.ops.storage.rows import (
     address,
     addresses,
@@ -78,13 +78,18 @@ def conv_bn_relu(
 
 
 def conv_bn_begin(
-    input: DeviceArray, weight: DeviceArray, bias: DeviceArray | None, norm: NormState[DeviceArray],
+    input: DeviceArray, weight: DeviceArray | None, bias: DeviceArray | None, norm: NormState[DeviceArray],
     options: NormOptions, geometry: ConvGeometry,
 ) -> BegunConvNorm[DeviceArray]:  # fmt: skip
     if not options.training:
-        return BegunConvNorm(None, None, conv_forward(input, weight, bias, geometry), None)
+        x = channels_last(input) if weight is None else conv_forward(input, weight, bias, geometry)
+        return BegunConvNorm(None, None, x, None)
     state = _dense(norm)
-    if wide_conv_bn_relu.supports(input.dtype, weight.shape, geometry):
+    found: tuple[DeviceArray | None, DeviceArray | None, DeviceArray]
+    if weight is None:
+        x = channels_last(input)
+        found = (*_statistics(x, None, state, options), x)
+    elif wide_conv_bn_relu.supports(input.dtype, weight.shape, geometry):
         found = wide_conv_bn_relu.statistics(input, weight, bias, state, options)
     else:
         x, moments = conv_forward_with_moments(input, weight, bias, geometry)
@@ -258,9 +263,13 @@ def conv_bn_relu_backward(
         run = _backwards[key] = _plan_backward(grad.layout, known, training, activation, needs)
     grad_x, *others = run(*arrays)
     grad_input = grad_weight = None
-    if grad_x is not None and needs_input:
+    if weight is None:
+        grad_input = grad_x
+        if grad_input is not None and addend is not None:
+            add_into(grad_input, addend)
+    elif grad_x is not None and needs_input:
         grad_input = conv_input_grad_added(grad_x, weight, addend, input.shape, geometry)
-    if grad_x is not None and needs_weight:
+    if weight is not None and grad_x is not None and needs_weight:
         grad_weight = conv_weight_grad(grad_x, input, weight.shape, geometry)
     return grad_input, grad_weight, *others
 

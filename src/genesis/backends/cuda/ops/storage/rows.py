@@ -10,7 +10,7 @@ from genesis import dtypes
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
-from genesis.records import SavedConvNorm
+from genesis.records import SavedConvNorm, record
 from genesis.shapes import channels_last_strides, equivalent
 
 
@@ -52,10 +52,8 @@ def layouts(*arrays: DeviceArray | None) -> tuple[Layout | None, ...]:
 def saved_layouts(saved: SavedConvNorm[DeviceArray]) -> SavedConvNorm[Layout]:
     """The layouts of what a backward needs."""
     input, weight, bias, gamma, beta, mean, inverse_std, kept, passed = saved
-    return SavedConvNorm(
-        input.layout, weight.layout, layout(bias), layout(gamma), layout(beta), mean.layout, inverse_std.layout,
-        kept.layout, layout(passed),
-    )  # fmt: skip
+    vectors = (layout(bias), layout(gamma), layout(beta), mean.layout, inverse_std.layout)
+    return record(SavedConvNorm, (input.layout, layout(weight), *vectors, kept.layout, layout(passed)))
 
 
 def fresh(layout: Layout) -> Layout:

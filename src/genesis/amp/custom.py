@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar
 
 from genesis import dtypes
 from genesis.amp.casting import autocast, is_autocast_enabled
@@ -53,9 +53,9 @@ def custom_fwd(*, device_type: str, cast_inputs: DType | None = None) -> Callabl
             if cast_inputs is None or not casts:
                 return forward(ctx, *args, **kwargs)
             with autocast(device_type, enabled=False):
-                plain = cast(Callable[..., R], forward)
                 given = [_cast(arg, device_type, cast_inputs) for arg in args]
-                return plain(ctx, *given, **{k: _cast(v, device_type, cast_inputs) for k, v in kwargs.items()})
+                named = {name: _cast(arg, device_type, cast_inputs) for name, arg in kwargs.items()}
+                return forward(ctx, *given, **named)  # type: ignore[arg-type]
 
         return cast_forward
 

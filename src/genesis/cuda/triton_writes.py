@@ -6,9 +6,8 @@ import ast
 import builtins
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
 
 _PURE = (range, min, max, len, int, float, bool, abs)
 _READ = "load"  # gives values, and no address
@@ -16,7 +15,7 @@ _WRITES = ("store", "atomic", "scatter", "asm", "extern")  # parts of names
 _MAKES_ADDRESSES = "pointer_type"  # of numbers
 
 
-def written_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
+def written_parameters(function: FunctionType) -> frozenset[str] | None:
     """Names of the parameters through which a kernel may write; None: its source does not show where it writes.
 
     Addresses are followed from name to name. They end in loads, whose results are values, and in stores and atomics;

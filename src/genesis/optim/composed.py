@@ -29,7 +29,7 @@ class Update(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """What a formula is computed with.
+    """The values that a formula is computed with.
 
     Attributes:
         values: a NamedTuple; its numbers are read anew by replays of a CUDA graph, which fixes all else.

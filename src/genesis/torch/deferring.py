@@ -1,4 +1,4 @@
-"""What the layers of a chain give to it, and the quick way for a convolution that is called again."""
+"""The quick way for a convolution that is called again, and the operands that a norm gives to its chain."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class Fold(NamedTuple):
-    """What was computed of some operands.
+    """A weight and bias with the norm folded in, and the operands that they were computed from.
 
     Attributes:
         operands: copies, each as its numbers lie in memory; places: their addresses, and how many bytes.

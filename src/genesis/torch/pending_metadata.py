@@ -1,4 +1,4 @@
-"""What a Pending tells without being computed: shape, dtype, device and the like."""
+"""The facts of a Pending that are known before it is computed: shape, dtype, device and the like."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ strides are those that PyTorch gives for contiguous operands, found once per kin
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,10 @@ from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, computed, pending
 from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import Look
 
+if TYPE_CHECKING:
+    from genesis.torch.entries import ConvEntry
+    from genesis.torch.norm_entries import BareNorm
+
 _JOINS = frozenset((torch.cat, torch.concat, torch.concatenate, torch.add, Tensor.add, Tensor.__add__))
 _MAX_KNOWN = 1024
 _any_autocast = torch._C._is_any_autocast_enabled
@@ -33,7 +36,7 @@ _known: dict[tuple[object, ...], Look | None] = {}  # by the function and its op
 class _Origin(NamedTuple):
     """The origin of a result: see Link."""
 
-    entry: Any
+    entry: ConvEntry | BareNorm
     guarded: Look
     plan: Plan
     dtype: torch.dtype
@@ -59,7 +62,7 @@ def reordered(first: Computed, y: Tensor, look: Look | None = None) -> Tensor:
     return pending(Computed(origin, y, None, None), 3)
 
 
-def _handler(func: Function) -> Callable[..., object]:
+def _handler(func: Function) -> Function:
     """The handler of a function: the one that extends chains where there is one, and then _run."""
     extend = HANDLERS.get(func)
     if extend is None:
@@ -79,7 +82,8 @@ def _run(func: Function, *args: object, **kwargs: object) -> object:
     chains: list[Computed] = []
     key: list[object] = [func, *kwargs]
     try:
-        values, named = _each(args, chains, key), _each(kwargs, chains, key)
+        values = tuple([_each(value, chains, key) for value in args])
+        named = {name: _each(value, chains, key) for name, value in kwargs.items()}
         if func in _JOINS:
             values = _in_one_order(values)
         if not chains:
@@ -95,56 +99,56 @@ def _run(func: Function, *args: object, **kwargs: object) -> object:
     return reordered(chains[0], y, look)
 
 
-def _each(arguments: Any, chains: list[Computed], key: list[object]) -> Any:
-    """The arguments with values for each Pending. chains: where these go; key: where what they look like goes."""
-    kind = type(arguments)
-    if kind is dict:
-        return {name: _each(value, chains, key) for name, value in arguments.items()}
-    if kind is tuple or kind is list:
-        key.append(len(arguments))
-        return kind([_each(value, chains, key) for value in arguments])
-    if kind is Pending:
-        chain = computed(arguments) if arguments.stage else None
+def _each(argument: object, chains: list[Computed], key: list[object]) -> object:
+    """The argument with values for each Pending. chains: where these go; key: where what they look like goes."""
+    kind = type(argument)
+    if type(argument) is tuple or type(argument) is list:
+        key.append(len(argument))
+        return kind([_each(value, chains, key) for value in argument])  # type: ignore[call-arg]
+    if type(argument) is Pending:
+        chain = computed(argument) if argument.stage else None
         if type(chain) is not Computed or (found := chain.values()) is None:
             raise _UnfitError
         chains.append(chain)
         key.append((chain.plan.output_shape, chain.plan.strides, chain.dtype))
         return found
-    if isinstance(arguments, Tensor):
+    if isinstance(argument, Tensor):
         is_plain = kind is Tensor or kind is nn.Parameter
-        if not is_plain or not arguments.is_cpu or (arguments.requires_grad and torch.is_grad_enabled()):
+        if not is_plain or not argument.is_cpu or (argument.requires_grad and torch.is_grad_enabled()):
             raise _UnfitError
-        key.append((arguments.shape, arguments.stride(), arguments.dtype))
-        return arguments
-    key.append((kind, arguments))
-    return arguments
+        key.append((argument.shape, argument.stride(), argument.dtype))
+        return argument
+    key.append((kind, argument))
+    return argument
 
 
-def _in_one_order(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _in_one_order(values: tuple[object, ...]) -> tuple[object, ...]:
     """Operands that are read side by side: all images in channels-last, where at least half of the numbers are."""
     images = [x for x in torch.utils._pytree.tree_leaves(values) if isinstance(x, Tensor) and x.dim() == 4]
     last = sum(x.numel() for x in images if x.is_contiguous(memory_format=torch.channels_last))
     if 2 * last < sum(x.numel() for x in images):
         raise _UnfitError
-    return tuple([[*map(_to_last, each)] if type(each) in (list, tuple) else _to_last(each) for each in values])
+    return tuple([[*map(_to_last, each)] if isinstance(each, list | tuple) else _to_last(each) for each in values])
 
 
-def _to_last(x: Any) -> Any:
+def _to_last(x: object) -> object:
     if not isinstance(x, Tensor) or x.dim() != 4 or 1 in (x.shape[1], x.shape[2] * x.shape[3]):
         return x
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def _look_of(func: Function, args: Any, kwargs: Any) -> Look | None:
+def _look_of(func: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> Look | None:
     """Find the look of the result in PyTorch; None where it is no contiguous image."""
 
-    def shown(value: Any) -> Any:
+    def shown(value: object) -> object:
         if isinstance(value, Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        return type(value)(map(shown, value)) if type(value) in (list, tuple) else value
+        if type(value) is list or type(value) is tuple:
+            return type(value)(map(shown, value))
+        return value
 
-    y = func(*shown(args), **{name: shown(value) for name, value in kwargs.items()})
+    y = func(*map(shown, args), **{name: shown(value) for name, value in kwargs.items()})
     if not isinstance(y, Tensor) or y.dim() != 4 or not y.numel() or not y.is_contiguous():
         return None
     return _contiguous(y.shape, y.dtype)
@@ -168,7 +172,7 @@ def _keep(key: tuple[object, ...], look: Look | None) -> Look | None:
     return look
 
 
-_WINDOWS: tuple[Callable[..., object], ...] = (
+_WINDOWS: tuple[Function, ...] = (
     F.max_pool2d, torch.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.interpolate, F.conv_transpose2d,
 )  # fmt: skip
 _PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)

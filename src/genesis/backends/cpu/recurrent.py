@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import _VF, Tensor
@@ -11,12 +11,7 @@ from torch import _VF, Tensor
 from genesis.backends.cpu.storage import TORCH_DTYPES
 from genesis.records import RecurrentLayer
 
-_FUNCTIONS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
-    "LSTM": _VF.lstm,
-    "GRU": _VF.gru,
-    "RNN_TANH": _VF.rnn_tanh,
-    "RNN_RELU": _VF.rnn_relu,
-}
+_FUNCTIONS = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}  # in PyTorch
 
 
 class Tape:
@@ -50,7 +45,7 @@ def _run(operands: Sequence[Tensor | None], layer: RecurrentLayer, trains: bool)
         input, hidden, cell = [None if x is None else x.view_as(x) for x in (input, hidden, cell)]
     state = hidden if cell is None else (hidden, cell)
     options = layer.has_biases, 1, 0.0, trains, layer.bidirectional  # one layer, no dropout
-    function = _FUNCTIONS[layer.mode]
+    function = getattr(_VF, _FUNCTIONS[layer.mode])
     if layer.batch_sizes is not None:
         return function(input, torch.tensor(layer.batch_sizes), state, weights, *options)
     if len(weights) // (2 if layer.bidirectional else 1) % 2 == 0:

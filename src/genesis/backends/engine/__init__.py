@@ -1,1 +1,1 @@
-"""What all backends share that choose among several implementations of one problem: the store of what was tuned."""
+"""The store of tuned choices, shared by all backends that choose among several implementations of one problem."""

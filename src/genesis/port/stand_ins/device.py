@@ -32,4 +32,4 @@ class _Devices(type):
 
 
 class device(metaclass=_Devices):  # noqa: N801 a class of PyTorch's
-    """Where a tensor is; the devices are genesis.device's."""
+    """A tensor's place; the devices are genesis.device's."""

@@ -121,7 +121,7 @@ def _processor() -> str:
 
 
 def _limits() -> str:
-    """What keeps oneDNN from the newest instructions."""
+    """The limit that keeps oneDNN from the newest instructions."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", ""))
     return f" {limit.lower()}" if limit else ""
 

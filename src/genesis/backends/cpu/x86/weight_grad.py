@@ -193,7 +193,7 @@ class _Planner:
         return np.ascontiguousarray(calls[taken])
 
     def _addresses(self, kinds: Numbers, begins: npt.NDArray[np.bool_]) -> Numbers:
-        """Of the kernels, by chunk and tile."""
+        """The kernels, by chunk and tile."""
         found, which = np.unique(kinds, axis=0, return_inverse=True)
         tables = [
             [self._kernels.address(self._kernel_of(k, n, q, b)) for b in (False, True)] for k, n, q in found.tolist()

@@ -127,8 +127,8 @@ def compare_kinds(what: str, actual: Any, expected: torch.Tensor) -> None:
     assert actual.dtype is DTYPES[expected.dtype], f"{what}: expected {expected.dtype}, got {actual.dtype}"
 
 
-def compare_values(what: str, actual: Any, expected: torch.Tensor) -> None:
-    tolerance = TOLERANCE.get(expected.dtype, 0.0)
+def compare_values(what: str, actual: Any, expected: torch.Tensor, tolerance: float | None = None) -> None:
+    tolerance = TOLERANCE.get(expected.dtype, 0.0) if tolerance is None else tolerance
     values = actual.detach().cpu().to_torch()
     torch.testing.assert_close(
         values,

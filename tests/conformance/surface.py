@@ -84,6 +84,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "einsum": lambda operands, equation: genesis.einsum(equation, operands),
     **{name: _seeded(getattr(F, name.rpartition(".")[2])) for name in DROPOUTS},
     "nn.functional.scaled_dot_product_attention": _seeded(F.scaled_dot_product_attention),
+    "nn.functional.multi_head_attention_forward": _seeded(F.multi_head_attention_forward),
     "nn.functional.embedding": lambda weight, index, **options: F.embedding(index, weight, **options),
     "nn.functional.fractional_max_pool2d": _seeded(F.fractional_max_pool2d),
     "nn.functional.embedding_bag": lambda weight, index, **options: F.embedding_bag(index, weight, **options),
@@ -111,6 +112,9 @@ DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 DRAWS: dict[str, Callable[[Any], bool]] = {
     **{name: lambda sample: 0 < _option(sample, 0, "p", 0.5) < 1 for name in DROPOUTS},
     "nn.functional.scaled_dot_product_attention": lambda sample: _option(sample, 3, "dropout_p", 0.0) > 0,
+    "nn.functional.multi_head_attention_forward": lambda sample: (
+        bool(_option(sample, 9, "dropout_p", 0.0)) and sample.kwargs.get("training", True)
+    ),
     "nn.functional.fractional_max_pool2d": lambda sample: sample.kwargs.get("_random_samples") is None,
 }
 

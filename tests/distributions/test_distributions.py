@@ -179,6 +179,16 @@ def test_files_of_pytorchs_package_are_importable(name: str) -> None:
     assert all(getattr(ours, each) is getattr(genesis.distributions, each) for each in there)
 
 
+@pytest.mark.parametrize("given", ["probs", "logits"])
+def test_a_draw_leaves_categorical_its_gradients(given: str) -> None:
+    """What is kept between its methods is computed with gradients, also where sample() asks for it first."""
+    weights = genesis.tensor([[0.2, 0.3, 0.5]], requires_grad=True)
+    m = distributions.Categorical(**{given: weights})
+    m.sample()
+    m.entropy().sum().backward()
+    assert weights.grad is not None and float(weights.grad.abs().sum()) > 0.1
+
+
 @pytest.mark.parametrize("kind", ["probs", "logits"])
 def test_categorical_checks_its_values(kind: str) -> None:
     with pytest.raises(ValueError, match=f"Categorical: argument '{kind}'"):

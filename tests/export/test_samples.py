@@ -43,6 +43,7 @@ NO_SAMPLES = {  # with floating operands, among the small ones that are not empt
     "cat", "cholesky", "nn.functional.ctc_loss", "nn.functional.fractional_max_pool2d",
     "linalg.cholesky", "linalg.inv", "linalg.multi_dot", "linalg.solve", "linalg.solve_triangular",
     "nn.functional.bilinear", "scalar_tensor", "slice_scatter", "tril_indices", "triu_indices",
+    "unravel_index", "nn.functional.multi_head_attention_forward",
 }  # fmt: skip
 NAMES = sorted(
     name for name in opinfo.NAMES if name not in samples.NOT_EXPORTED and name in opinfo.OPS and find(name) is not None

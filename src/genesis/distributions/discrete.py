@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 import genesis.functional as F
-from genesis.autograd import no_grad
+from genesis.autograd import enable_grad, no_grad
 from genesis.distributions.distribution import Distribution, Parameter, broadcast
 from genesis.dtypes import float64
 from genesis.errors import describe
@@ -138,13 +138,15 @@ class Categorical(Distribution):
     @functools.cached_property
     def probs(self) -> Tensor:
         """(…, K), that sum to 1."""
-        return self.logits.softmax(-1)
+        with enable_grad():  # it is kept, and may be asked for while drawing
+            return self.logits.softmax(-1)
 
     @functools.cached_property
     def logits(self) -> Tensor:
         """(…, K), the logarithms of probs."""
         eps = _eps(self.probs)
-        return self.probs.clamp(eps, 1 - eps).log()
+        with enable_grad():
+            return self.probs.clamp(eps, 1 - eps).log()
 
     @property
     def mean(self) -> Tensor:

@@ -25,13 +25,15 @@ mkldnn = torch.ops.mkldnn
 
 def conv_forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
     input = _channels_last(input)
-    y = changing.forward(input, weight, bias, geometry, _conv_plain)
-    return _conv_plain(input, weight, bias, geometry) if y is None else y
+    y = changing.forward(input, weight, bias, geometry, _by_onednn)
+    if y is None and sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], geometry.stride):
+        y = sums.forward(input, weight, bias, geometry)
+    return torch.conv2d(input, weight, bias, *geometry) if y is None else y
 
 
-def _conv_plain(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
-    """By oneDNN."""
-    if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], geometry[0]):
+def _by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
+    """The rest of conv_forward(), for the tuner."""
+    if sums.are_long(weight.dtype, weight.shape[1], weight.shape[2:], geometry.stride):
         return sums.forward(input, weight, bias, geometry)
     return torch.conv2d(input, weight, bias, *geometry)
 

@@ -192,6 +192,18 @@ def test_reasons_name_what_follows() -> None:
     assert [reasons[name].partition(":")[0].rpartition(" ")[2] for name in "cde"] == ["conv2d", "cat", "cat"]
 
 
+def test_inference_mode_unlearns_nothing() -> None:
+    """There the activation runs by itself; training is fused as before."""
+    theirs, ours = pair(Ends(nn.ReLU()))
+    x = images()
+    for _ in range(5):
+        with torch.inference_mode():
+            torch.testing.assert_close(ours(x), theirs(x))
+    assert ours.c.forward.active
+    agree(theirs, ours, x.requires_grad_())
+    assert len(genesis.torch.report(ours).fused) == 2
+
+
 class Bare(nn.Module):
     """A convolution that nothing of a chain follows."""
 

@@ -67,6 +67,7 @@ class ConvEntry(Entry[nn.Conv2d]):
         self.next = ""  # what followed its batch norm the last time: an activation, "add", "value"
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
+        self.unfused_in_inference = 0  # the same under inference_mode, where only a norm runs with it
         self.is_shared = False  # its result was activated, and used once more
         self.kinds: tuple[str, ...] = ()  # of the layers fused with it
         self.norm = 0  # the id of its norm's parameter
@@ -147,7 +148,7 @@ class ConvEntry(Entry[nn.Conv2d]):
         if source is not None:
             link.source = source
         if input.is_inference():  # it has no version counter
-            if modes[:2] != (False, True):
+            if modes[:2] != (False, True) or self.unfused_in_inference >= PATIENCE:
                 return None
             dtype = known.dtype
             if not at_once:

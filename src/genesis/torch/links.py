@@ -111,6 +111,8 @@ class Link:
             entry.unfused, entry.kinds = 0, ("mul", "add")[: 1 + stage // 2]
         elif not stage and self._adds_bias():
             entry.unfused, entry.kinds, entry.reason = 0, ("bias",), ""
+        elif not stage and self.output is not None:  # under inference_mode, of which other modes learn nothing
+            entry.unfused_in_inference += 1
         else:
             waits = not stage and self.plan.contiguous and self.bias is not None and bridge.activates(self.input)
             entry.note_materialized(stage, self.norm is NO_NORM, waits)

@@ -44,7 +44,7 @@ class BareNorm:
         self.name, self.active, self.reason, self.taker = name, True, "", ""
         self.next = "add"  # nothing is computed in advance
         self.kinds: tuple[str, ...] = ()
-        self.unfused = 0
+        self.unfused = self.unfused_in_inference = 0
         self.folds = Folds()
         self.guarded: GuardedConv | None = None
 

@@ -36,10 +36,10 @@ def cases(everywhere: Sequence[torch.dtype] = (), where_all: Sequence[torch.dtyp
     for name in NAMES:
         for op in OPS.get(name, ()):
             main = torch.float32 if torch.float32 in op.dtypes else torch.int64
-            extra = () if name in surface.NOT_IN_16_BITS else everywhere
+            variant = f"{name}-{op.variant_test_name}" if op.variant_test_name else name
+            extra = () if {name, variant} & surface.NOT_IN_16_BITS.keys() else everywhere
             extra = (*extra, *(where_all if name in ALL_DTYPES else ()))
             for dtype in [dtype for dtype in dict.fromkeys((main, *extra)) if dtype in op.dtypes]:
-                variant = f"{name}-{op.variant_test_name}" if op.variant_test_name else name
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")
 
 

@@ -138,6 +138,11 @@ NOT_IN_16_BITS = {
     "topk": "the samples have equal elements, which come in any order",
     "sort": "the samples have equal elements, which come in any order",
     "argsort": "the samples have equal elements, which come in any order",
+    "msort": "the samples have equal elements, which come in any order",
+    **dict.fromkeys(
+        ("scatter_reduce-amax", "scatter_reduce-amin", "index_reduce-amax", "index_reduce-amin"),
+        "PyTorch shares a gradient with the element that include_self=False leaves out, where that one is equal",
+    ),
     "mode": "the samples have several equal elements, of which PyTorch's sort keeps any",
     "nn.functional.linear_cross_entropy": "PyTorch rounds the logits of each chunk, and sums them in another order",
     "nn.functional.scaled_dot_product_attention": "the samples saturate the softmax, where a gradient is a difference "

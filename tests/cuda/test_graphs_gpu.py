@@ -71,13 +71,16 @@ class TestGpu:
         x = genesis.randn(4, 3, 64, 64, device="cuda")
         with genesis.no_grad():
             net(x)
-            before, free = reserved(), genesis.cuda.mem_get_info()[0]
-            for _ in range(5):
-                g, y = captured(lambda: net(x))
-                g.replay()
-                del g, y
-            assert reserved() == before
-            assert genesis.cuda.mem_get_info()[0] > free - (32 << 20)
+            before, taken = reserved(), []
+            for _ in range(4):  # what is free is the device's: other processes take some of it, but not always
+                free = genesis.cuda.mem_get_info()[0]
+                for _ in range(5):
+                    g, y = captured(lambda: net(x))
+                    g.replay()
+                    del g, y
+                assert reserved() == before
+                taken.append(free - genesis.cuda.mem_get_info()[0])
+            assert min(taken) < 32 << 20
 
     def test_a_users_kernel(self) -> None:
         source = "__global__ void add_one(float *x, int n) { int i = threadIdx.x; if (i < n) x[i] += 1; }"

@@ -104,6 +104,21 @@ extern "C" __global__ void add_to(float* x, const float* y, int n) {
 """
 
 
+def test_a_loaded_kernel_is_a_constant(cuda: str) -> None:
+    module = genesis.cuda.load_inline("constant_kernels", SOURCE)
+    kernel = module.add_to
+    kernel._loaded[0] = iter(())  # as what the driver gives, it cannot be watched
+
+    def step(x: Tensor) -> Tensor:
+        for each in (kernel, module.add_to)[x.ndim :]:
+            each(x, x, x.numel())
+        return x + 1
+
+    compiled = genesis.compile(step)
+    assert [compiled(genesis.ones(2, 3, device="cuda")).tolist()[1] for _ in range(4)] == [[2] * 3] * 4
+    assert compiled.num_replays == 2
+
+
 @pytest.mark.gpu
 def test_cuda_cpp_in_a_step() -> None:
     kernel = genesis.cuda.load_inline("recorded_kernels", SOURCE).add_to

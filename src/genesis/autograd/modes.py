@@ -56,6 +56,10 @@ class Watcher(Protocol):
         """A block whose calls are no part of the run: they will be made again before each replay."""
 
 
+class Constant:
+    """An object whose calls always do the same, whatever it remembers of them: guards need not look into it."""
+
+
 class _State(threading.local):
     """Holds a thread's modes in state.__dict__, so that a function that needs several looks it up once."""
 

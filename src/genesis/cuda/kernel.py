@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from genesis.autograd.modes import Watcher, state
+from genesis.autograd.modes import Constant, Watcher, state
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import RawLaunch, Value
 from genesis.backends.cuda.nvrtc.program import Program, base_name
@@ -38,7 +38,7 @@ _modules: dict[tuple[Program, tuple[str, ...], int], NativeModule] = {}  # loade
 driver.forget_on_switch(_modules.clear)
 
 
-class Kernel:
+class Kernel(Constant):
     """A __global__ function of a module; call it to launch it.
 
     Args of a call, by position, as the kernel declares them:

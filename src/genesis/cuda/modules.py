@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from genesis.autograd.modes import Constant
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.nvrtc.program import Program, base_name
 from genesis.cuda.kernel import Kernel
@@ -22,7 +23,7 @@ _REFUSED = {  # flags, and what is there instead
 }
 
 
-class Module:
+class Module(Constant):
     """Kernels that were compiled together: `module.vector_add(…)`, `module["scale<float>"](…)`. Made by
     `genesis.cuda.load_inline`.
 

@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any, NamedTuple
 
 from genesis.amp import GradScaler
+from genesis.autograd.modes import Constant
 from genesis.dtypes import DType
 from genesis.graphs.compiled import Compiled
 from genesis.graphs.flat import Conditions
@@ -31,6 +32,7 @@ from genesis.optim import Optimizer
 from genesis.tensor import Tensor
 
 _MOST_OBJECTS = 100_000
+_CONSTANT = (DType, Device, FusedConv, Constant)
 
 
 class _Found(NamedTuple):
@@ -130,7 +132,7 @@ class Snapshot:
     def _visit(self, found: _Found) -> None:
         value, label, self._where = found
         kind = type(value)
-        if isinstance(value, DType | Device | FusedConv) or (isinstance(value, IMMUTABLE) and not _is_python(kind)):
+        if isinstance(value, _CONSTANT) or (isinstance(value, IMMUTABLE) and not _is_python(kind)):
             return
         if isinstance(value, type):
             self._visit_class(value, label)

@@ -20,7 +20,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import TRITON_NAMES, launch
-from genesis.backends.cuda.ops.optimizer import kernels
+from genesis.backends.cuda.ops.optimizer.kernels import steps as kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import Number
 from genesis.backends.cuda.ops.reduction.launch import accumulator

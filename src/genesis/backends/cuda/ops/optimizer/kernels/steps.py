@@ -12,6 +12,7 @@ from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.cuda.launch.triton import Specimen
+from genesis.backends.cuda.ops.optimizer.kernels.powers import power
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
 
@@ -188,8 +189,8 @@ def _adam_advance_kernel(
         beta1, beta2 = tl.load(numbers_ptr + 1), tl.load(numbers_ptr + 2)
     step = tl.load(step_ptr) + 1
     tl.store(step_ptr, step)
-    tl.store(corrections_ptr, 1.0 - libdevice.pow(beta1, step.to(tl.float64)))
-    tl.store(corrections_ptr + 1, libdevice.sqrt(1.0 - libdevice.pow(beta2, step.to(tl.float64))))
+    tl.store(corrections_ptr, 1.0 - power(beta1, step))
+    tl.store(corrections_ptr + 1, libdevice.sqrt(1.0 - power(beta2, step)))
 
 
 @triton.jit

@@ -1,0 +1,1 @@
+"""The Triton kernels of optimizer steps, scaling and norms over many arrays."""

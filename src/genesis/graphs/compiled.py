@@ -44,14 +44,11 @@ class Run:
     """A call of a target, with the tensors among its arguments."""
 
     target: Target
+    device: Device
     backend: backends.Backend
     tensors: Sequence[Tensor]
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
-
-    @property
-    def device(self) -> Device:
-        return self.tensors[0].array.device
 
     def __call__(self) -> object:
         return self.target(*self.args, **self.kwargs)
@@ -63,7 +60,8 @@ class Run:
 class Compiled(abc.ABC):
     """The result of genesis.compile: a callable target with its recordings.
 
-    Each input signature has an entry: the first call runs eagerly, the second is recorded, later ones replay.
+    Each input signature has an entry: the first call runs eagerly, the second is recorded, later ones replay. Without a
+    tensor among the arguments, one call more runs eagerly: it shows the device.
     Subclasses define the entries.
 
     Attributes:
@@ -91,6 +89,8 @@ class Compiled(abc.ABC):
         self._reasons: list[str] = []  # why it ran eagerly, of all warnings
         self._changes: collections.Counter[str] = collections.Counter()  # before it was recorded anew
         self.num_replays = self._num_in_vain = 0
+        self._home: Device | None = None  # where the target computes, which no argument says
+        self._is_homeless = False  # on several devices
 
     @property
     def num_recordings(self) -> int:
@@ -129,20 +129,23 @@ class Compiled(abc.ABC):
         kind: Hashable = kind_of(args, tensors)
         if kwargs:
             kind = kind, kind_of(kwargs, tensors)
-        backend = _plain_backend(tensors)
-        if backend is None or _is_listened_to(tensors) or not self._may_replay(tensors):
+        device = tensors[0].array.device if tensors else self._home
+        if device is None:
+            return self._run_to_find_home(args, kwargs)
+        backend = _plain_backend(device, tensors)
+        if backend is None or _is_listened_to(device) or not self._may_replay(tensors):
             if backend is None and len({tensor.array.device for tensor in tensors}) > 1 and not self._reasons:
                 self._warn("takes tensors of several devices")
             return self.target(*args, **kwargs)
         kind = kind, present_modes(), self._circumstances()
         entry = self._entries.get(kind)
         if entry is None:
-            return self._run_first(kind, Run(self.target, backend, tensors, args, kwargs))
+            return self._run_first(kind, Run(self.target, device, backend, tensors, args, kwargs))
         if entry.is_refused:
             return self.target(*args, **kwargs)
         changed = "the backend" if entry.backend is not backend else entry.changed()
         if changed is not None:
-            return self._run_anew(entry, changed, kind, Run(self.target, backend, tensors, args, kwargs))
+            return self._run_anew(entry, changed, kind, Run(self.target, device, backend, tensors, args, kwargs))
         if not entry.may_replay(tensors):
             return self.target(*args, **kwargs)
         if entry.is_recorded:
@@ -152,11 +155,31 @@ class Compiled(abc.ABC):
             except CannotReplayError as error:
                 failure = error.with_traceback(None)  # whose frames would hold the graph, and its memory
                 failure.__context__ = None
-            return self._run_instead(entry, failure, kind, Run(self.target, backend, tensors, args, kwargs))
-        result, refusal = entry.record(Run(self.target, backend, tensors, args, kwargs))
+            return self._run_instead(entry, failure, kind, Run(self.target, device, backend, tensors, args, kwargs))
+        result, refusal = entry.record(Run(self.target, device, backend, tensors, args, kwargs))
         if refusal:
             entry.is_refused = True
             self._warn(refusal)
+        return result
+
+    def _run_to_find_home(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        """Run eagerly; the tensors that the target has in reach show on which device it computes."""
+        if self._is_homeless or state.observer is not None or state.watcher is not None:
+            return self.target(*args, **kwargs)
+        trace = Trace()
+        with _new_casts(), trace.runs(), watched(trace):
+            result = self.target(*args, **kwargs)
+        try:
+            devices = {tensor.array.device for tensor in self._in_reach((args, kwargs), trace.executed)} - {CPU}
+        except UnwatchableError as error:
+            refusal = str(error)
+        else:
+            if len(devices) < 2:
+                self._home = devices.pop() if devices else CPU
+                return result
+            refusal = f"uses tensors of several devices ({', '.join(sorted(map(str, devices)))})"
+        self._is_homeless = True
+        self._warn(refusal)
         return result
 
     def _replay(self, entry: Entry, tensors: Sequence[Tensor], start: float) -> object:
@@ -223,6 +246,10 @@ class Compiled(abc.ABC):
     @abc.abstractmethod
     def _circumstances(self) -> Hashable:
         """The part of a signature beside the arguments."""
+
+    @abc.abstractmethod
+    def _in_reach(self, arguments: object, executed: Executed) -> Sequence[Tensor]:
+        """The tensors besides its arguments that the target may use. Raises: UnwatchableError."""
 
     @abc.abstractmethod
     def _new_entry(self, run: Run, executed: Executed) -> Entry: ...
@@ -340,11 +367,8 @@ class Entry(abc.ABC):
         return False
 
 
-def _plain_backend(tensors: Sequence[Tensor]) -> backends.Backend | None:
-    """The backend of the one device that all tensors are on, if no tool wraps it."""
-    if not tensors:
-        return None
-    device = tensors[0].array.device
+def _plain_backend(device: Device, tensors: Sequence[Tensor]) -> backends.Backend | None:
+    """The device's backend, if all tensors are there and no tool wraps it."""
     for tensor in tensors:
         if tensor.array.device is not device:
             return None
@@ -352,11 +376,10 @@ def _plain_backend(tensors: Sequence[Tensor]) -> backends.Backend | None:
     return backend if backends.active[device.type] is backend else None
 
 
-def _is_listened_to(tensors: Sequence[Tensor]) -> bool:
+def _is_listened_to(device: Device) -> bool:
     """Whether a replay would pass over who hears of each call: a recorder, or a CUDA graph that is being captured."""
     if state.observer is not None or state.watcher is not None:
         return True
-    device = tensors[0].array.device
     return state.autocast is not None if device is CPU else capture_of(device) is not None
 
 

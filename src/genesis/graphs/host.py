@@ -1,4 +1,5 @@
-"""Notes what a run on another device computes on the CPU: constants, which a recording may use, and all else."""
+"""Notes what a run computes on another device than its own: constants on the CPU, which a recording may use, and all
+else, which it can't hold."""
 
 from __future__ import annotations
 
@@ -14,12 +15,15 @@ from genesis.ndarray import CPU, Device
 
 
 def constants_only(device: Device, recorder: Recorder) -> contextlib.AbstractContextManager[object]:
-    """Inside, refuse what this thread computes on the CPU, while a run on another device is recorded.
+    """Inside, refuse what this thread computes on the CPU, while a run on another device is recorded; and the reverse.
 
     Constants are made of Python numbers, which guards watch, and of other constants: genesis.tensor([1.0, 2.0]).
     """
     if device is CPU:
-        return contextlib.nullcontext()
+        if "cuda" not in backends.active:
+            return contextlib.nullcontext()
+        backend = backends.get("cuda")
+        return backends.use("cuda", backend.wrapped(_Nothing(recorder).around))
     backend = backends.get("cpu")
     return backends.use("cpu", backend.wrapped(_Constants(recorder).around))
 
@@ -51,6 +55,23 @@ class _Constants:
 
     def _is_known(self, operand: object) -> bool:
         return isinstance(operand, bool | int | float | None) or id(operand) in self._known
+
+
+class _Nothing:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._thread = threading.get_ident()
+
+    def around(self, op: str, function: Op) -> Op:
+        if TRAITS[op].query:
+            return function
+
+        def noted(*args: object, **kwargs: object) -> object:
+            if threading.get_ident() == self._thread and not self._recorder.is_paused:
+                self._recorder.refuse("computes on a GPU, but its arguments are on the CPU")
+            return function(*args, **kwargs)
+
+        return noted
 
 
 def _flat(places: Sequence[object]) -> list[object]:

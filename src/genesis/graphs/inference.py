@@ -26,6 +26,9 @@ class CompiledModule(Compiled):
     def _circumstances(self) -> None:
         return None
 
+    def _in_reach(self, arguments: object, executed: Executed) -> Sequence[Tensor]:
+        return [*self.module.parameters(), *self.module.buffers()]
+
     def _new_entry(self, run: Run, executed: Executed) -> Entry:
         arena = self._arena(run.device)
         if arena is None:

@@ -31,6 +31,15 @@ IMMUTABLE: tuple[type[object], ...] = (
     types.MethodDescriptorType, DType, Device, type(vars(collections.namedtuple("_", "field"))["field"]),
 )  # fmt: skip
 
+_OF_TORCH = frozenset({"device", "dtype", "layout", "memory_format"})  # which is not imported for them
+
+
+def is_immutable(value: object) -> bool:
+    """Whether nobody can change it; what is made of it, as a tuple's elements, may change."""
+    kind = type(value)
+    return isinstance(value, IMMUTABLE) or (kind.__module__ == "torch" and kind.__name__ in _OF_TORCH)
+
+
 _NAMES = (
     "__build_class__", "abs", "all", "any", "ascii", "bin", "callable", "chr", "delattr", "dir", "divmod",
     "format", "getattr", "hasattr", "hash", "hex", "isinstance", "issubclass", "iter", "len", "max", "min", "next",

@@ -32,7 +32,7 @@ class Shortcut:
         """None: the signature depends on more."""
         is_simple = all(type(arg) is Tensor or not isinstance(arg, list | tuple | dict | Tensor) for arg in args)
         own = [arg for arg in args if type(arg) is Tensor]
-        if tensors[0].array.device is CPU or not is_simple or len(own) != len(tensors):
+        if active.get("cuda") is not entry.backend or not is_simple or len(own) != len(tensors):
             return None
         is_aligned = all(tensor.array.handle.layout.aligned for tensor in tensors)
         return cls(entry, args, present_modes()) if is_aligned else None

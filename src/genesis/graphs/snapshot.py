@@ -22,7 +22,7 @@ from genesis.dtypes import DType
 from genesis.graphs.compiled import Compiled
 from genesis.graphs.flat import Conditions
 from genesis.graphs.guards import needed_attributes
-from genesis.graphs.pure import IMMUTABLE, MAPPINGS, PLAIN, SEQUENCES, SETS, is_pure, is_pure_type, solid_base
+from genesis.graphs.pure import MAPPINGS, PLAIN, SEQUENCES, SETS, is_immutable, is_pure, is_pure_type, solid_base
 from genesis.graphs.reads import Chain, reads_of
 from genesis.graphs.trace import Executed, is_ours
 from genesis.graphs.watch import MISSING, UnwatchableError, Watch
@@ -132,7 +132,7 @@ class Snapshot:
     def _visit(self, found: _Found) -> None:
         value, label, self._where = found
         kind = type(value)
-        if isinstance(value, _CONSTANT) or (isinstance(value, IMMUTABLE) and not _is_python(kind)):
+        if isinstance(value, _CONSTANT) or (is_immutable(value) and not _is_python(kind)):
             return
         if isinstance(value, type):
             self._visit_class(value, label)

@@ -13,10 +13,13 @@ from genesis import backends
 from genesis.amp.device_scale import DeviceScale, Rehearsal
 from genesis.graphs.compiled import Compiled, Entry, Run, Target
 from genesis.graphs.flat import Conditions
+from genesis.graphs.guards import ModuleGuard
 from genesis.graphs.recorder import STEP, Recorder
 from genesis.graphs.replayable import Replayable, Surroundings, grads_of, own_of
 from genesis.graphs.report import RecordingReport
+from genesis.graphs.snapshot import Snapshot
 from genesis.graphs.trace import Executed, Trace, name_of
+from genesis.graphs.values import objects_in
 from genesis.graphs.watch import UnwatchableError
 from genesis.ndarray import NDArray
 from genesis.optim import Optimizer
@@ -40,6 +43,12 @@ class CompiledStep(Compiled):
     def _circumstances(self) -> tuple[bool, ...]:
         # Where there is a gradient, another is added to it, unless the step clears it.
         return tuple([leaf.grad is None for leaf in self._leaves])
+
+    def _in_reach(self, arguments: object, executed: Executed) -> Sequence[Tensor]:
+        snapshot = Snapshot((self.target, *objects_in(arguments)), executed)
+        groups = [group for optimizer in snapshot.optimizers for group in optimizer.param_groups]
+        learned = [param for group in groups for param in group["params"]]
+        return ModuleGuard(snapshot.modules, (*learned, *snapshot.tensors)).tensors
 
     def _new_entry(self, run: Run, executed: Executed) -> Entry:
         return _Step(run.backend, executed, self._arena(run.device))

@@ -13,7 +13,7 @@ from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.flat import Conditions
 from genesis.graphs.recorder import Recorder
 from genesis.graphs.replayable import Replayable, Surroundings
-from genesis.graphs.values import Output, made_of
+from genesis.graphs.values import Output, made_of, tensor_on
 from genesis.ndarray import NDArray
 from genesis.ndarray.capturing import replays
 from genesis.optim import Optimizer
@@ -130,7 +130,7 @@ class CapturedReplayable(Replayable):
         if own is not None:
             own.attach()
             if self._only is not None and self._only not in own.shown:
-                return tensors[0]._like(NDArray(outputs[0], self._arena.device))
+                return tensor_on(NDArray(outputs[0], self._arena.device))
         shown = dict(zip(self._inputs, inputs, strict=True))
         if own is not None:
             return made_of(self._made[0], tensors, iter(outputs), {**own.shown, **shown})

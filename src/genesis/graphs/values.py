@@ -9,7 +9,7 @@ from genesis.autograd import is_freed
 from genesis.autograd.views import ViewKind
 from genesis.graphs.pure import PLAIN
 from genesis.graphs.recorder import Recorder
-from genesis.ndarray import CPU, NDArray
+from genesis.ndarray import CPU, Device, NDArray
 from genesis.recording import Kind, Value
 from genesis.records import rebuilt
 from genesis.tensor import Tensor
@@ -26,6 +26,7 @@ class Output(NamedTuple):
 
     value: Value
     memory: int
+    device: Device
 
 
 def noted(result: object, tensors: Sequence[Tensor], recorder: Recorder, outputs: list[Output]) -> object:
@@ -41,7 +42,7 @@ def noted(result: object, tensors: Sequence[Tensor], recorder: Recorder, outputs
         if result.requires_grad and not is_freed(result):
             recorder.refuse("returns a result that backward() has not gone through")
             return None
-        outputs.append(Output(value, value.memory.number))
+        outputs.append(Output(value, value.memory.number, result.array.device))
         return outputs[-1]
     if isinstance(result, list | tuple):
         return rebuilt(result, [noted(part, tensors, recorder, outputs) for part in result])
@@ -57,8 +58,8 @@ def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object],
     """The result of a replay: placeholders become tensors on its handles; shown: by memory, what shows it already."""
     if type(noted) is Output:
         owner = shown.get(noted.memory)
-        array = NDArray(next(handles), tensors[0].array.device, None if owner is None else owner.array.changes)
-        made = tensors[0]._like(array)
+        array = NDArray(next(handles), noted.device, None if owner is None else owner.array.changes)
+        made = tensor_on(array)
         if owner is None:
             shown[noted.memory] = made
         else:
@@ -72,6 +73,13 @@ def made_of(noted: object, tensors: Sequence[Tensor], handles: Iterator[object],
     if type(noted) is dict:
         return {name: made_of(part, tensors, handles, shown) for name, part in noted.items()}
     return noted
+
+
+def tensor_on(array: NDArray) -> Tensor:
+    """A tensor outside the graph of gradients."""
+    made: Tensor = object.__new__(Tensor)
+    made.array = array
+    return made
 
 
 class _Same:

@@ -4,7 +4,7 @@
     python benchmarks/bench_zoo.py --seconds 240 --more             those that the results do not have yet
     python benchmarks/bench_zoo.py --networks resnet50 yolo --compile
     python benchmarks/bench_zoo.py --networks densenet121 resnetv2_50 convnext_tiny --without norms biases
-    python benchmarks/bench_zoo.py --dry-run                        no GPU: two tiny networks
+    python benchmarks/bench_zoo.py --dry-run                        no GPU: two tiny networks; --compile for those sides
 
 bfloat16 autocast, channels_last, SGD with momentum, images of random numbers, the same weights on each side. "torch" is
 eager PyTorch with cuDNN's search, "genesis" is genesis.torch.fuse, tuned for --tune seconds; the whole step of both is
@@ -94,7 +94,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="check both kinds of networks without a GPU")
     arguments = parser.parse_args()
     if arguments.dry_run:
-        arguments.compile, arguments.without = True, list(_CHAINS)
+        arguments.without = list(_CHAINS)
     return arguments
 
 
@@ -342,7 +342,6 @@ class Zoo(Comparison):
         ])  # fmt: skip
 
     def markdown(self) -> str:
-        about = Comparison.markdown(_Heading(self)).partition("| case")[0]
         names = dict.fromkeys(row["side"] for row in self.rows)
         others = [name for name in names if name not in ("torch", "genesis")]
         head = ["network", "family", "torch ms", "genesis ms", *(f"{name} ms" for name in others)]
@@ -357,7 +356,7 @@ class Zoo(Comparison):
             cells += [f"{ours['fused']} of {ours['convolutions']}" if "fused" in ours else ""]
             lines.append(f"| {' | '.join(cells)} |")
         notes = list(self._notes())
-        return about + "\n".join([*lines, "", *self.summary().split("\n"), "", *notes]) + "\n"
+        return self.heading() + "\n".join([*lines, "", *self.summary().split("\n"), "", *notes]) + "\n"
 
     def _notes(self) -> Iterator[str]:
         for row in self.rows:
@@ -368,13 +367,6 @@ class Zoo(Comparison):
                 yield f"{name}not captured, {row['not_captured']}"
             if row["side"] == "genesis" and row.get("left"):
                 yield name + "left " + "; ".join(f"{count}, as {why}" for why, count in row["left"].items())
-
-
-class _Heading(Comparison):
-    """A comparison without rows, for the lines above its table."""
-
-    def __init__(self, of: Comparison) -> None:
-        self.name, self.machine, self.rows, self.notes = of.name, of.machine, [], []
 
 
 def _best(rows: dict[str, dict[str, Any]], beginning: str) -> dict[str, Any] | None:

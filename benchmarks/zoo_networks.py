@@ -90,7 +90,7 @@ NETWORKS = (
     Network("resnet18", "ResNet", "torchvision", 128),
     Network("resnet101", "ResNet", "torchvision"),
 )
-TINY = (Network("tiny_yolo", "YOLO", "own", 2, 64), Network("tiny_diffusion_unet", "diffusion", "own", 2, 16))
+TINY = (Network("tiny_unet", "U-Net", "own", 2, 16), Network("tiny_diffusion_unet", "diffusion", "own", 2, 16))
 
 
 def torchvision_models() -> Any:
@@ -244,7 +244,7 @@ class DiffusionUNet(nn.Module):
 
 
 OWN = {
-    "yolo": Yolo, "diffusion_unet": DiffusionUNet, "unet": lambda: UNet(3, 21, 32, 4), "tiny_yolo": lambda: Yolo(4, 8),
+    "yolo": Yolo, "diffusion_unet": DiffusionUNet, "unet": lambda: UNet(3, 21, 32, 4), "tiny_unet": lambda: UNet(3, 5, 4, 2),
     "tiny_diffusion_unet": lambda: DiffusionUNet(8, (1, 2), 1),
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import functools
 import gc
+import itertools
 import math
 import random
 import statistics
@@ -142,7 +143,7 @@ def run(arguments: argparse.Namespace, chosen: list[Case], device: str) -> int:
     deadline = begin + arguments.seconds
     compilers = builders.compilers() if device == "cuda" else None
     try:
-        for group, following in zip(groups, [*groups[1:], []], strict=True):
+        for group, following in itertools.pairwise([*groups, []]):
             if time.monotonic() > deadline:
                 break
             seconds = min(arguments.tune * len(group), max(0.0, deadline - time.monotonic()) / 2)

@@ -244,9 +244,12 @@ class DiffusionUNet(nn.Module):
 
 
 OWN = {
-    "yolo": Yolo, "diffusion_unet": DiffusionUNet, "unet": lambda: UNet(3, 21, 32, 4), "tiny_unet": lambda: UNet(3, 5, 4, 2),
+    "yolo": Yolo,
+    "diffusion_unet": DiffusionUNet,
+    "unet": lambda: UNet(3, 21, 32, 4),
+    "tiny_unet": lambda: UNet(3, 5, 4, 2),
     "tiny_diffusion_unet": lambda: DiffusionUNet(8, (1, 2), 1),
-}  # fmt: skip
+}
 
 
 # --- their convolutions -----------------------------------------------------------------------------------------------

@@ -68,6 +68,10 @@ def main() -> int:
         except ImportError as error:
             print(f"  {network.name}: left out ({error})")
             continue
+        except Exception as error:  # another version of its package may not have it
+            zoo.take(network, {}, {}, {"torch": told(error)})
+            zoo.finish(arguments.out)
+            continue
         measure(zoo, network, model, arguments)
         torch._dynamo.reset()
         free()

@@ -37,12 +37,12 @@ class Network(NamedTuple):
         """Without weights. Raises: ImportError: its package is not installed."""
         if self.source == "own":
             return OWN[self.name]()
+        models = torchvision_models()  # which the other two import as well
         if self.source == "smp":
             library = importlib.import_module("segmentation_models_pytorch")
             return library.Unet("efficientnet-b0", encoder_weights=None)
         if self.source == "timm":
             return importlib.import_module("timm").create_model(self.name)
-        models = torchvision_models()
         if self.family == "DeepLab":
             return models.get_model(self.name, weights=None, weights_backbone=None)
         return models.get_model(self.name, **({"init_weights": False} if self.name == "inception_v3" else {}))

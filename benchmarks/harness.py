@@ -124,8 +124,12 @@ class Comparison:
             rate = f"{last['rate']:,.0f} {last['unit']}" if "rate" in last else ""
             share = f"{last['of_ceiling']:.0%}" if last.get("of_ceiling") else ""
             lines.append(f"| {case} | {' | '.join(times)} | {rate} | {share} | {1 / max(last['ratio'], 1e-3):.2f}× |")
+        return self.heading() + "\n".join([*lines, *self.notes]) + "\n"
+
+    def heading(self) -> str:
+        """The name, the machine and the versions."""
         about = [f"{key}: {value}" for key, value in {**self.machine, **versions()}.items()]
-        return f"# {self.name}\n\n{'; '.join(about)}; {today}\n\n" + "\n".join([*lines, *self.notes]) + "\n"
+        return f"# {self.name}\n\n{'; '.join(about)}; {datetime.date.today().isoformat()}\n\n"
 
     def _by_case(self) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
         for case, rows in itertools.groupby(self.rows, key=lambda row: row["case"]):
@@ -141,7 +145,13 @@ class Comparison:
             self.rows = others + self.rows
 
     def finish(self, folder: Path = RESULTS) -> Path:
-        """Write what was measured, with the machine and the versions."""
+        """Write what was measured, with the machine and the versions, and say where."""
+        path = self.write(folder)
+        print(f"  written to {path} and {path.stem}.md")
+        return path
+
+    def write(self, folder: Path = RESULTS) -> Path:
+        """finish() without a word, for after each of many cases."""
         report = {
             "benchmark": self.name,
             "date": datetime.date.today().isoformat(),
@@ -149,11 +159,11 @@ class Comparison:
             "versions": versions(),
             "rows": self.rows,
         }
+        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
         for file, text in ((path, json.dumps(report, indent=1) + "\n"), (path.with_suffix(".md"), self.markdown())):
             with replaced(file) as temporary:
                 temporary.write_text(text, encoding="utf-8")
-        print(f"  written to {path} and {path.stem}.md")
         return path
 
 

@@ -1,0 +1,400 @@
+"""Training steps of forty networks of thirty families on a GPU: PyTorch's best mode beside Genesis.
+
+    python benchmarks/bench_zoo.py --seconds 240 --tune 5           as many as that suffices for, of all families first
+    python benchmarks/bench_zoo.py --seconds 240 --more             those that the results do not have yet
+    python benchmarks/bench_zoo.py --networks resnet50 yolo --compile
+    python benchmarks/bench_zoo.py --networks densenet121 resnetv2_50 convnext_tiny --without norms biases
+    python benchmarks/bench_zoo.py --dry-run                        no GPU: two tiny networks; --compile for those sides
+
+bfloat16 autocast, channels_last, SGD with momentum, images of random numbers, the same weights on each side. "torch" is
+eager PyTorch with cuDNN's search, "genesis" is genesis.torch.fuse, tuned for --tune seconds; the whole step of both is
+captured in a CUDA graph, or run in a loop if it can't be captured. --compile adds, as loops,
+torch.compile(mode="reduce-overhead"), which takes up to a minute for each network, and genesis.torch.compile. Sides are
+timed in turns. Memory is what PyTorch's allocator holds for a side. --without adds fused sides that leave alone batch
+norms with no convolution before them, or convolutions that only their bias runs with. What fails stands in the table.
+Results are written after each network; packages that are not installed leave their networks out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import gc
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from harness import RESULTS, Comparison
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from zoo_networks import NETWORKS, TINY, Network
+
+import genesis
+import genesis.torch
+from genesis.backends.cuda.engine import planner
+from genesis.torch.entry import FORWARD
+from genesis.torch.links import Link
+
+WARMUP = 3  # steps before the capture; of a compiled loop more, which records at the second or third
+_GOAL = 1.3  # geometric mean
+_CHAINS = ("norms", "biases")
+
+
+def main() -> int:
+    arguments = parse()
+    on_cuda = not arguments.dry_run
+    if on_cuda:
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}
+    zoo = Zoo("bench_zoo", **machine)
+    zoo.keep_others(arguments.out)
+    begin, known = time.monotonic(), {row["case"] for row in zoo.rows}
+    for network in TINY if arguments.dry_run else chosen(arguments.networks):
+        if arguments.more and title(network) in known:
+            continue
+        if time.monotonic() - begin > arguments.seconds:
+            print(f"no time for {network.name} and what follows")
+            break
+        try:
+            model = network.build()
+        except ImportError as error:
+            print(f"  {network.name}: left out ({error})")
+            continue
+        except Exception as error:  # another version of its package may not have it
+            zoo.take(network, {}, {}, {"torch": told(error)})
+            zoo.finish(arguments.out)
+            continue
+        measure(zoo, network, model, arguments)
+        torch._dynamo.reset()
+        free()
+        zoo.finish(arguments.out)
+        if on_cuda and not works():
+            print("the device is out of order: no other network can be measured in this process")
+            return 1
+    print(zoo.summary())
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [network.name for network in NETWORKS]
+    parser.add_argument("--networks", "--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--more", action="store_true", help="leave out what the results have already")
+    parser.add_argument("--compile", action="store_true", help="torch.compile and genesis.torch.compile too, as loops")
+    parser.add_argument("--without", nargs="+", choices=_CHAINS, default=[], help="fused sides without such chains too")
+    parser.add_argument("--tune", type=float, default=5, help="seconds for a network's convolutions; 0: heuristics")
+    parser.add_argument("--seconds", type=float, default=240, help="begin no network after that time")
+    parser.add_argument("--steps", type=int, default=3, help="in a row, per measurement")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements per side, in turn")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
+    parser.add_argument("--dry-run", action="store_true", help="check both kinds of networks without a GPU")
+    arguments = parser.parse_args()
+    if arguments.dry_run:
+        arguments.without = list(_CHAINS)
+    return arguments
+
+
+def chosen(names: list[str] | None) -> list[Network]:
+    """In the order in which they were named."""
+    known = {network.name: network for network in NETWORKS}
+    return list(NETWORKS) if names is None else [known[name] for name in names]
+
+
+def title(network: Network) -> str:
+    return f"{network.name}, {network.batch} of {network.size}²"
+
+
+# --- the sides --------------------------------------------------------------------------------------------------------
+
+
+def sides(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[nn.Module], Any]]]:
+    """By name, what each does with the model. What starts with "torch" is PyTorch's."""
+    yield "torch", lambda model: model
+    yield "genesis", genesis.torch.fuse
+    for chains in arguments.without:
+        yield f"genesis without {chains}", without_norms if chains == "norms" else genesis.torch.fuse
+    if arguments.compile:
+        dry = arguments.dry_run  # then nothing is generated
+        how: dict[str, Any] = {"backend": "aot_eager"} if dry else {"mode": "reduce-overhead"}
+        ours: dict[str, Any] = {"compiler": "aot_eager"} if dry else {"tune": arguments.tune or None}
+        yield "torch.compile", lambda model: torch.compile(model, **how)
+        yield "genesis.torch.compile", lambda model: genesis.torch.compile(model, **ours)
+
+
+def without_norms(model: nn.Module) -> nn.Module:
+    """Fused, but for batch norms that follow no convolution."""
+    fused = genesis.torch.fuse(model)
+    for module in fused.modules():
+        bare = getattr(module.__dict__.get(FORWARD), "bare", None)
+        if bare is not None:
+            bare.active = False
+    return fused
+
+
+class Step:
+    """A side of a network: its training step, captured or called."""
+
+    graph: torch.cuda.CUDAGraph | None = None
+
+    def __init__(
+        self, name: str, prepare: Callable[[nn.Module], Any], model: nn.Module, network: Network, arguments: Any
+    ) -> None:
+        began = time.perf_counter()
+        self.name, self.device = name, "cpu" if arguments.dry_run else "cuda"
+        free()
+        before = reserved()
+        model = copy.deepcopy(model).to(self.device, memory_format=torch.channels_last)
+        fused = True if self.device == "cuda" else None
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=fused)
+        self.model = prepare(model)
+        torch.manual_seed(0)
+        images = torch.randn(network.batch, 3, network.size, network.size, device=self.device)
+        self.images = images.to(memory_format=torch.channels_last)
+        self.labels = torch.arange(network.batch, device=self.device)
+        self.failure = ""  # to capture
+        is_loop = "compile" in name
+        self.wait()  # what follows is on another stream
+        if self.device == "cuda":
+            with torch.cuda.stream(torch.cuda.current_stream() if is_loop else torch.cuda.Stream()):
+                self._warm(arguments.tune if name.startswith("genesis") and not is_loop else 0, 2 * WARMUP)
+                if not is_loop:
+                    self._capture()
+        else:
+            self._warm(0, 1)
+        free()
+        self.gigabytes = (reserved() - before) / 1e9
+        self.seconds = time.perf_counter() - began
+
+    def _warm(self, tune: float, steps: int) -> None:
+        self.loss = self.backward().item()  # the first: later ones depend on it, and drift apart
+        if tune:
+            genesis.tune(self.backward, budget=tune, progress=lambda *_: None)
+        for _ in range(steps):
+            self.step()
+        self.wait()
+
+    def backward(self) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device, torch.bfloat16):
+            outputs = [each for each in tree_leaves(self.model(self.images)) if isinstance(each, Tensor)]
+            parts = [F.cross_entropy(x, self.labels) if x.ndim == 2 else x.float().square().mean() for x in outputs]
+        loss = torch.stack(parts).sum()
+        loss.backward()
+        return loss.detach()
+
+    def step(self) -> None:
+        self.backward()
+        self.optimizer.step()
+
+    def _capture(self) -> None:
+        planner.settle()
+        torch.cuda.empty_cache()  # what the graph needs is its own
+        graph = torch.cuda.CUDAGraph()
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+                self.step()
+        except Exception as error:
+            self.failure = told(error)
+            return
+        self.graph = graph
+
+    def milliseconds(self, steps: int) -> float:
+        """A step's, of so many."""
+        call = self.step if self.graph is None else self.graph.replay
+        self.wait()
+        began = time.perf_counter()
+        for _ in range(steps):
+            call()
+        self.wait()
+        return (time.perf_counter() - began) / steps * 1e3
+
+    def wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def made(
+    name: str, prepare: Callable[[nn.Module], Any], model: nn.Module, network: Network, arguments: argparse.Namespace
+) -> Step:
+    adds_bias = Link._adds_bias
+    if name == "genesis without biases":  # which is asked when another layer takes the convolution's result
+        Link._adds_bias = lambda link: False  # type: ignore[method-assign]
+    try:
+        step = Step(name, prepare, model, network, arguments)
+        if step.failure and "without biases" in name:
+            raise RuntimeError(f"not captured: {step.failure}")  # a loop would run them after all
+        return step
+    finally:
+        Link._adds_bias = adds_bias  # type: ignore[method-assign]
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measure(zoo: Zoo, network: Network, model: nn.Module, arguments: argparse.Namespace) -> None:
+    """Time the sides of a network in turns; what fails is a row too."""
+    steps: dict[str, Step] = {}
+    errors: dict[str, str] = {}
+    for name, prepare in sides(arguments):
+        try:
+            steps[name] = made(name, prepare, model, network, arguments)
+        except Exception as error:
+            errors[name] = told(error)
+            print(f"  {network.name} {name}: {errors[name]}", flush=True)
+            free()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    names = list(steps)
+    for index in range(arguments.rounds if names else 0):
+        first = index % len(names)
+        for name in names[first:] + names[:first]:
+            times[name].append(steps[name].milliseconds(arguments.steps))
+    zoo.take(network, steps, times, errors)
+
+
+def figures(step: Step) -> dict[str, Any]:
+    """What a row has beside its times."""
+    found: dict[str, Any] = {
+        "mode": "graph" if step.graph else "loop", "gigabytes": round(step.gigabytes, 3),
+        "ready_s": round(step.seconds, 1), "loss": round(step.loss, 5),
+    }  # fmt: skip
+    if step.failure:
+        found["not_captured"] = step.failure
+    if step.name.startswith("genesis") and "compile" not in step.name:
+        convolutions = {name for name, module in step.model.named_modules() if isinstance(module, nn.Conv2d)}
+        report = genesis.torch.report(step.model)
+        reasons = collections.Counter(reason for name, reason in report.left if name in convolutions)
+        found["fused"] = sum(parts[0] in convolutions for parts in report.fused)
+        found |= {"convolutions": len(convolutions), "left": dict(reasons.most_common())}
+        found["other_chains"] = len(report.fused) - found["fused"]
+    return found
+
+
+def told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def reserved() -> int:
+    return torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
+
+
+def works() -> bool:
+    """Has no kernel failed in a way that ends all others?"""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+class Zoo(Comparison):
+    """A row for each network and side; PyTorch's best is the reference."""
+
+    def take(
+        self, network: Network, steps: dict[str, Step], times: dict[str, list[float]], errors: dict[str, str]
+    ) -> None:
+        case = title(network)
+        theirs = [name for name in times if name.startswith("torch")]
+        order = sorted(times, key=lambda name: (name not in theirs, statistics.median(times[name])))
+        if order:
+            self.add(case, {name: times[name] for name in order}, network.family)
+        self.rows = [row for row in self.rows if row["case"] != case or row["side"] in times]
+        for row in self.rows:
+            if row["case"] == case:
+                row.update(figures(steps[row["side"]]))
+                print(f"      {row['side']}: {row['mode']}, {row['gigabytes']:.2f} GB, ready after {row['ready_s']} s")
+        failed = {"family": network.family, "case": case}
+        self.rows += [{**failed, "side": name, "error": error} for name, error in errors.items()]
+
+    def speeds(self, side: str = "genesis") -> dict[str, list[float]]:
+        """By network, how many times as fast as PyTorch's best a side is; the faster of Genesis' two by default."""
+        found: dict[str, list[float]] = {}
+        for case, rows in self._by_case():
+            theirs, ours = (_best(rows, beginning) for beginning in ("torch", side))
+            if theirs and ours:
+                found[case] = [theirs["median_ms"] / ours["median_ms"]]
+        return found
+
+    def summary(self) -> str:
+        speeds = {case: speed for case, (speed,) in self.speeds().items()}
+        if not speeds:
+            return "nothing was measured"
+        mean = math.exp(statistics.fmean(map(math.log, speeds.values())))
+        behind = [f"{case.partition(',')[0]} {speed:.2f}" for case, speed in sorted(speeds.items(), key=_second)]
+        behind = behind[: sum(speed < 1 for speed in speeds.values())]
+        counted = [row for row in self.rows if row["side"] == "genesis" and "fused" in row]
+        fused, all_ = (sum(row[key] for row in counted) for key in ("fused", "convolutions"))
+        failed = [f"{row['case'].partition(',')[0]} ({row['side']})" for row in self.rows if "error" in row]
+        return "\n".join([
+            f"{len(speeds)} networks, geometric mean {mean:.2f} (goal: {_GOAL}); {fused} of {all_} convolutions fused",
+            f"{len(behind)} below 1: {', '.join(behind) or 'none'}",
+            f"{len(failed)} failed: {', '.join(failed) or 'none'}",
+        ])  # fmt: skip
+
+    def markdown(self) -> str:
+        names = dict.fromkeys(row["side"] for row in self.rows)
+        others = [name for name in names if name not in ("torch", "genesis")]
+        head = ["network", "family", "torch ms", "genesis ms", *(f"{name} ms" for name in others)]
+        head += ["speed over PyTorch's best", "GB, torch", "GB, genesis", "fused"]
+        lines, speeds = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"], self.speeds()
+        for case, rows in self._by_case():
+            theirs, ours = rows.get("torch", {}), rows.get("genesis", {})
+            cells = [case, next(iter(rows.values()))["family"]]
+            cells += [_cell(rows.get(name)) for name in ("torch", "genesis", *others)]
+            cells += [f"{speeds[case][0]:.2f}" if case in speeds else ""]
+            cells += [f"{each['gigabytes']:.2f}" if "gigabytes" in each else "" for each in (theirs, ours)]
+            cells += [f"{ours['fused']} of {ours['convolutions']}" if "fused" in ours else ""]
+            lines.append(f"| {' | '.join(cells)} |")
+        notes = list(self._notes())
+        return self.heading() + "\n".join([*lines, "", *self.summary().split("\n"), "", *notes]) + "\n"
+
+    def _notes(self) -> Iterator[str]:
+        for row in self.rows:
+            name = f"- {row['case'].partition(',')[0]}, {row['side']}: "
+            if "error" in row:
+                yield name + row["error"]
+            if "not_captured" in row:
+                yield f"{name}not captured, {row['not_captured']}"
+            if row["side"] == "genesis" and row.get("left"):
+                yield name + "left " + "; ".join(f"{count}, as {why}" for why, count in row["left"].items())
+
+
+def _best(rows: dict[str, dict[str, Any]], beginning: str) -> dict[str, Any] | None:
+    timed = [
+        row for side, row in rows.items()
+        if side.startswith(beginning) and "without" not in side and "median_ms" in row
+    ]  # fmt: skip
+    return min(timed, key=lambda row: row["median_ms"], default=None)
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if "error" in row:
+        return "failed"
+    return f"{row['median_ms']:.2f}" + (" (loop)" if "not_captured" in row else "")
+
+
+def _second(item: tuple[str, float]) -> float:
+    return item[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

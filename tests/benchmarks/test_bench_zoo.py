@@ -1,0 +1,70 @@
+"""The benchmarks of many networks and of their convolutions, without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    name, options = request.param
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--dry-run", *options.split(), "--out", str(tmp_path)])
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("script", [("bench_zoo", "--rounds 1 --steps 1")], indirect=True)
+def test_networks_are_timed_and_failures_are_told(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(model: object) -> None:
+        raise RuntimeError("no such side")
+
+    monkeypatch.setattr(script, "without_norms", fails)
+    monkeypatch.setattr(script, "TINY", script.TINY[1:])
+    assert script.main() == 0
+    rows = json.loads((tmp_path / "bench_zoo.json").read_text(encoding="utf-8"))["rows"]
+    timed, failed = ([row for row in rows if ("error" in row) is bad] for bad in (False, True))
+    assert {row["side"] for row in timed} == {"torch", "genesis", "genesis without biases"}
+    assert {row["case"] for row in rows} == {"tiny_diffusion_unet, 2 of 16²"}
+    assert len({round(row["loss"], 2) for row in timed}) == 1  # the same network and images on each side
+    assert [row["side"] for row in failed] == ["genesis without norms"]
+    table = (tmp_path / "bench_zoo.md").read_text(encoding="utf-8")
+    assert "1 networks, geometric mean" in table
+    assert "tiny_diffusion_unet, genesis without norms: RuntimeError: no such side" in table
+    assert script.Link._adds_bias.__name__ == "_adds_bias"  # as it was
+
+
+@pytest.mark.parametrize("script", [("bench_zoo_convs", "--tune 0.05")], indirect=True)
+def test_convolutions_are_compared_guessed_and_tuned(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert script.main() == 0
+    report = json.loads((tmp_path / "bench_zoo_convs.json").read_text(encoding="utf-8"))
+    assert len(report["rows"]) == 5  # two convolutions, one of them of the image
+    for row in report["rows"]:
+        assert max(row["guess_error"], row["torch_error"]) < 1e-6
+    table = (tmp_path / "bench_zoo_convs.md").read_text(encoding="utf-8")
+    assert "| fp32 all | 5 |" in table
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--more"])
+    monkeypatch.setattr(script, "compared", None)
+    assert script.main() == 0  # nothing is left to be measured
+
+
+def test_the_stored_convolutions_are_those_of_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    zoo = importlib.import_module("zoo_networks")
+    stored = {each._replace(count=0, networks=()): each for each in zoo.stored()}
+    for network in (each for each in zoo.NETWORKS if each.name in ("yolo", "diffusion_unet")):
+        found = zoo.convolutions_of(network)
+        assert len(found) > 50
+        for each in found:
+            assert network.name in stored[each].networks

@@ -42,7 +42,7 @@ def main() -> int:
         settings.cuda = "simulated"
         for where, name, what in PATCHES:
             setattr(where, name, what)
-        # Of PyTorch's gradient of hardsigmoid, which the CPU backend takes over, 1/6 is that of float32, in float64 too.
+        # PyTorch's gradient of hardsigmoid, the CPU backend's too, has float32's 1/6 in float64.
         ACTIVATIONS[ACTIVATIONS.index(nn.Hardsigmoid)] = nn.Sigmoid
     bridge.activates = bridge.trains = lambda x: True  # on the CPU too
     bad = refused = 0

@@ -78,7 +78,8 @@ def install() -> None:
         module.call = bridge.call_cuda
     ops.call_arrays = bridge.call_cuda_arrays
     bridge.prepare, bridge.prepare_inference = bridge.prepare_cuda, bridge.prepare_inference_cuda
-    bridge.activates = lambda x: True
+    bridge.activates = bridge.trains = lambda x: True
+    bridge.keeps_folds = lambda x: False
     bridge.prepare_activation = bridge.prepare_activation_cuda
     arguments._frameworks[torch.Tensor] = _HostTensors()
     genesis.cuda.modules.Kernel = _StubbedKernel

@@ -79,6 +79,20 @@ def test_second_gradients(end: nn.Module, channels_last: bool) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+def test_second_gradients_of_a_single_image() -> None:
+    """Of views of one image in channels-last PyTorch 2.13 computes wrong gradients, where a convolution has groups."""
+    theirs, ours = pair(
+        nn.Sequential(nn.Conv2d(4, 4, 1, groups=2), nn.SiLU()).double().to(memory_format=torch.channels_last)
+    )
+    x = torch.randn(1, 4, 5, 4, dtype=torch.float64).to(memory_format=torch.channels_last).requires_grad_()
+    found = []
+    for model in (theirs, ours):
+        (grad,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(grad.square().sum(), [x, *model.parameters()]))
+    torch.testing.assert_close(found[1], found[0])
+    assert genesis.torch.report(ours).fused == [("0", "1")]
+
+
 @pytest.mark.parametrize(("make", "name"), LAYERS)
 def test_dtypes_under_autocast(make: Callable[[], nn.Module], name: str) -> None:
     theirs = nn.Sequential(nn.Conv2d(3, 4, 3), make(), nn.Conv2d(4, 4, 1), make())

@@ -132,8 +132,8 @@ def _differentiable_gradients(ctx: ActivatedContext, grad: Tensor, addend: Tenso
     if needs[0] and not x.requires_grad:  # a copy in another dtype
         with torch.no_grad():
             return not_differentiable(_gradients(ctx, grad, addend))
-    with torch.enable_grad():  # aliases, lest one operand's gradient takes its way through another
-        operands = [None if each is None else each.view_as(each) for each in (x, weight, bias)]
+    with torch.enable_grad():  # aliases, lest one operand's gradient takes its way through another, by their strides
+        operands = [None if each is None else torch.ops.aten.alias(each) for each in (x, weight, bias)]
         casts = [None if each is None else each.to(x.dtype) for each in operands]
         y = torch.conv2d(*casts, *geometry)
         if ctx.adds:  # without an activation, or ReLU: its second derivative is zero, which PyTorch hands on too

@@ -36,7 +36,7 @@ class Entry(Generic[Layer]):
         A copy shares the original's containers. Without one, the caller's frame need not be searched.
         """
         layer = self.layer()
-        if layer is not None and self._is_original and _holders(layer) == _ALONE:
+        if layer is not None and self._is_original and _count(layer.__dict__["_non_persistent_buffers_set"]) == _ALONE:
             return layer
         caller = sys._getframe(2).f_locals.get("self")  # of Module.__call__, or of the layer's forward
         if caller is layer or not isinstance(caller, nn.Module) or caller.__dict__.get(FORWARD) is not self:
@@ -61,9 +61,6 @@ class Entry(Generic[Layer]):
         return type(self), (self.layer(), self.name)
 
 
-def _holders(layer: nn.Module) -> int:
-    """The number of references to a container that every module has of its own."""
-    return sys.getrefcount(layer.__dict__["_non_persistent_buffers_set"])
-
-
-_ALONE = _holders(nn.Identity())
+_count = sys.getrefcount  # of a container that every module has of its own
+_layer = nn.Identity()
+_ALONE = _count(_layer.__dict__["_non_persistent_buffers_set"])

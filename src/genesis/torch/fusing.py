@@ -56,19 +56,15 @@ def fuse(model: nn.Module) -> nn.Module:
     """
     _check("fuse", model)
     install()
+    entries: dict[type[nn.Module], type[Entry] | None] = {}
     for name, module in model.named_modules():
-        state = module.__dict__
-        kind = type(module)
-        entry = _FORWARDS.get(kind)
-        if entry is None and issubclass(kind, nn.Conv2d) and not issubclass(kind, LazyModuleMixin):
-            entry = ConvEntry if kind.forward is nn.Conv2d.forward else ConvCallEntry
-        if entry is None and issubclass(kind, nn.BatchNorm2d) and not issubclass(kind, LazyModuleMixin):
-            entry = NormEntry if kind.forward is nn.BatchNorm2d.forward else NormCallEntry
-        if entry is None and module is not model and is_sequential(kind):
-            entry = SequentialEntry
-        if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
-            entry = FrozenNormEntry
-        if entry is not None and state.keys().isdisjoint((FORWARD, "_conv_forward")):
+        state, kind = module.__dict__, type(module)
+        if kind not in entries:
+            entries[kind] = _entry_for(kind)
+        entry = entries[kind]
+        if entry is SequentialEntry and module is model:
+            continue
+        if entry is not None and FORWARD not in state and "_conv_forward" not in state:
             state[FORWARD] = entry(module, name)
     forward = model.__dict__.get(FORWARD)
     if not isinstance(forward, Entry):
@@ -78,6 +74,19 @@ def fuse(model: nn.Module) -> nn.Module:
     model.__dict__.setdefault(SCRIPT, Scriptable(model))
     attach(model)
     return model
+
+
+def _entry_for(kind: type[nn.Module]) -> type[Entry] | None:
+    """What stands for the forward of modules of a class; None: they keep their own."""
+    if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
+        return FrozenNormEntry
+    if kind in _FORWARDS:
+        return _FORWARDS[kind]
+    if issubclass(kind, nn.Conv2d) and not issubclass(kind, LazyModuleMixin):
+        return ConvEntry if kind.forward is nn.Conv2d.forward else ConvCallEntry
+    if issubclass(kind, nn.BatchNorm2d) and not issubclass(kind, LazyModuleMixin):
+        return NormEntry if kind.forward is nn.BatchNorm2d.forward else NormCallEntry
+    return SequentialEntry if is_sequential(kind) else None
 
 
 def unfuse(model: nn.Module) -> nn.Module:

@@ -39,14 +39,14 @@ class BareNorm:
     passes_through: bool | None = False  # its backward has no pass that could add another gradient for nothing
     is_shared = False
     norm = 0
+    active, reason, taker = True, "", ""
+    next = "add"  # nothing is computed in advance
+    kinds: tuple[str, ...] = ()
+    unfused = unfused_in_inference = 0
+    guarded: GuardedConv | None = None
 
     def __init__(self, name: str) -> None:
-        self.name, self.active, self.reason, self.taker = name, True, "", ""
-        self.next = "add"  # nothing is computed in advance
-        self.kinds: tuple[str, ...] = ()
-        self.unfused = self.unfused_in_inference = 0
-        self.folds = Folds()
-        self.guarded: GuardedConv | None = None
+        self.name, self.folds = name, Folds()
 
     def pending(self, x: object) -> Pending | None:
         """x as if a convolution had been deferred; None if its norm is left to PyTorch."""

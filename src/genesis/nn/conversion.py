@@ -7,7 +7,8 @@ from typing import Self
 
 from genesis import dtypes
 from genesis.autograd import no_grad
-from genesis.creation import DeviceLike, empty_like
+from genesis.creation import DeviceLike
+from genesis.creation_like import empty_like
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
 from genesis.ndarray import Device

@@ -53,6 +53,10 @@ def view(x: Tensor, shape: Shape, strides: Shape, offset: int) -> Tensor:
     return x.as_strided(shape, strides, offset)
 
 
+def view_dtype(x: Tensor, dtype: DType, shape: Shape, strides: Shape, offset: int) -> Tensor:
+    return x.view(TORCH_DTYPES[dtype]).as_strided(shape, strides, offset)
+
+
 def copy(x: Tensor, strides: Shape) -> Tensor:
     return torch.empty_strided(x.shape, strides, dtype=x.dtype).copy_(x)
 

@@ -68,6 +68,10 @@ def view(x: DeviceArray, shape: Shape, strides: Shape, offset: int) -> DeviceArr
     return DeviceArray(x.storage, shape, strides, offset, x.dtype)
 
 
+def view_dtype(x: DeviceArray, dtype: DType, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
+    return DeviceArray(x.storage, shape, strides, offset, dtype)
+
+
 def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
     out = array.empty(x.shape, x.dtype, x.device_index, strides)
     copy_into(out, x)

@@ -47,6 +47,7 @@ LAYERS = {  # from the bottom up
             "creation",
             "creation_like",
             "pinning",
+            "sharing",
             "new_tensors",
             "draws",
             "printing",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from genesis import autograd, dtypes
+from genesis import autograd, dtypes, sharing
 from genesis import functional as F
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
@@ -119,6 +119,8 @@ class Tensor(NewTensors):
         return self._like(array_of("new", data, self.dtype, device or self.device))
 
     type = as_type
+    share_memory_ = sharing.share_memory_
+    is_shared = sharing.is_shared
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
@@ -387,3 +389,4 @@ def _restored(
 
 
 Variable._result_class = Tensor._result_class = Tensor
+sharing.register(Tensor)

@@ -138,6 +138,13 @@ class NDArray(Arithmetic):
         copied.copy_into(rows)
         return copied.view(self.shape, self.dense_strides())
 
+    def share_memory(self) -> None:
+        """In place: the storage moves, with all its views, to memory that other processes may share."""
+        backend_of(self.device).share_memory(self.handle)
+
+    def is_shared(self) -> bool:
+        return bool(backend_of(self.device).is_shared(self.handle))
+
     def is_pinned(self) -> bool:
         try:
             return self.device.type == "cpu" and backend_of(CUDA).is_pinned(ops.to_cpu(self))

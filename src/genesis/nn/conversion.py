@@ -144,6 +144,12 @@ class Convertible:
         """Cast floating parameters and buffers to float64. See `nn.Module.to`."""
         return self.to(dtypes.float64)
 
+    def share_memory(self) -> Self:
+        """Share parameters and buffers with other processes. See `genesis.Tensor.share_memory_`."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.share_memory_()
+        return self
+
     def half(self) -> Self:
         """Cast floating parameters and buffers to float16. See `nn.Module.to`."""
         return self.to(dtypes.float16)

@@ -107,5 +107,13 @@ def empty_pinned(shape: Shape, dtype: DType) -> HostArray:
     return np.empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
 
 
+def share_memory(x: Tensor) -> None:
+    x.share_memory_()
+
+
+def is_shared(x: Tensor) -> bool:
+    return x.is_shared()
+
+
 def is_pinned(array: HostArray) -> bool:
     return False  # pinning is done for a GPU; its backend knows

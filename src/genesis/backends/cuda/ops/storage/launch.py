@@ -186,6 +186,14 @@ def empty_pinned(shape: Shape, dtype: DType) -> HostArray:
     return memory.pinned_empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
 
 
+def share_memory(x: DeviceArray) -> None:
+    """Leave x where it is, as PyTorch does."""
+
+
+def is_shared(x: DeviceArray) -> bool:
+    return True
+
+
 def is_pinned(array: HostArray) -> bool:
     return array.nbytes > 0 and driver.get().is_pinned(array.ctypes.data)
 

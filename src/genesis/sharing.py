@@ -39,7 +39,7 @@ def is_shared(self: Tensor) -> bool:
 
 def register(kind: type[Tensor]) -> None:
     """Send tensors of this class by the handle of their memory where that is shared."""
-    ForkingPickler.register(kind, _reduced)
+    ForkingPickler.register(kind, _reduced)  # type: ignore[arg-type]  # typeshed lists the lengths of tuples
 
 
 def _reduced(tensor: Tensor) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.generator import Generator, drawing
 from genesis.ndarray import NDArray, random
 from genesis.pinning import placed
-from genesis.shapes import Shape, contiguous_strides
+from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
 # --- generators -------------------------------------------------------------------------------------------------------
@@ -214,9 +214,11 @@ def rand_like(
     generator: Generator | None = None, memory_format: str = "preserve",
 ) -> Tensor:  # fmt: skip
     """Draws from the uniform distribution over [0, 1) in the shape of another tensor. See `genesis.zeros_like`."""
-    shape, back = _shape_in_order("rand_like", input, memory_format)
-    draws = rand(shape, **like(input, dtype, device, False), generator=generator)
-    return draws.permute(back).requires_grad_(requires_grad)
+    strides, options = strides_like("rand_like", input, memory_format), like(input, dtype, device, requires_grad)
+    if strides is None:
+        return rand(input.shape, **options, generator=generator)
+    shape, back = _shape_in_order(input, strides)
+    return rand(shape, **options, generator=generator).detach().permute(back).requires_grad_(requires_grad)
 
 
 @placed
@@ -225,9 +227,11 @@ def randn_like(
     generator: Generator | None = None, memory_format: str = "preserve",
 ) -> Tensor:  # fmt: skip
     """Draws from the normal distribution in the shape of another tensor. See `genesis.zeros_like`."""
-    shape, back = _shape_in_order("randn_like", input, memory_format)
-    draws = randn(shape, **like(input, dtype, device, False), generator=generator)
-    return draws.permute(back).requires_grad_(requires_grad)
+    strides, options = strides_like("randn_like", input, memory_format), like(input, dtype, device, requires_grad)
+    if strides is None:
+        return randn(input.shape, **options, generator=generator)
+    shape, back = _shape_in_order(input, strides)
+    return randn(shape, **options, generator=generator).detach().permute(back).requires_grad_(requires_grad)
 
 
 @placed
@@ -248,14 +252,16 @@ def randint_like(
         [5.0, 5.0]
     """
     low, high = (0, low) if high is None else (low, high)
-    shape, back = _shape_in_order("randint_like", input, memory_format)
-    draws = randint(low, high, shape, **like(input, dtype, device, False), generator=generator)
-    return draws.permute(back).requires_grad_(requires_grad)
+    strides, options = strides_like("randint_like", input, memory_format), like(input, dtype, device, requires_grad)
+    if strides is None:
+        return randint(low, high, input.shape, **options, generator=generator)
+    shape, back = _shape_in_order(input, strides)
+    draws = randint(low, high, shape, **options, generator=generator)
+    return draws.detach().permute(back).requires_grad_(requires_grad)
 
 
-def _shape_in_order(op: str, input: Tensor, memory_format: str) -> tuple[Shape, Shape]:
+def _shape_in_order(input: Tensor, strides: Shape) -> tuple[Shape, Shape]:
     """The shape to draw, so that draws follow the memory as PyTorch's do, and the permutation to input's dimensions."""
-    strides = strides_like(op, input, memory_format) or contiguous_strides(input.shape)
     order = sorted(range(input.ndim), key=lambda dim: -strides[dim])
     return tuple(input.shape[dim] for dim in order), tuple(map(order.index, range(input.ndim)))
 

@@ -49,8 +49,11 @@ class set_detect_anomaly(detect_anomaly):  # noqa: N801  (PyTorch's name)
         check_nan: as in `genesis.autograd.detect_anomaly`.
 
     Example:
-        >>> with genesis.autograd.set_detect_anomaly(False):
-        ...     genesis.ones(1, requires_grad=True).sum().backward()
+        >>> x = genesis.ones(1, requires_grad=True)
+        >>> with genesis.autograd.set_detect_anomaly(True):
+        ...     x.exp().sum().backward()
+        >>> round(x.grad.item(), 2)
+        2.72
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:

@@ -468,3 +468,23 @@ def test_an_observer_goes_when_its_block_fails() -> None:
     with pytest.raises(ZeroDivisionError), observe(lambda *call: 1 / 0):
         genesis.ones(1).exp()
     assert genesis.ones(1).exp().item() > 2
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_detect_anomaly_names_the_op_that_makes_nan() -> None:
+    x = genesis.tensor([0.0, 1.0], requires_grad=True)
+    with genesis.autograd.detect_anomaly():
+        y = (x.sqrt() * 0).sum()
+        with pytest.raises(RuntimeError, match=r"Sqrt\.backward: gradient 0 is NaN; the op was called at .*test_auto"):
+            y.backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match=r"gradient 0 is NaN"):
+            y.backward(create_graph=True)
+        (x.sqrt() * 2).sum().backward()  # infinite, which is no NaN
+    y = (x.sqrt() * 0).sum()
+    y.backward(retain_graph=True)
+    with genesis.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="called outside detect_anomaly"):
+        y.backward(retain_graph=True)
+    genesis.autograd.set_detect_anomaly(True, check_nan=False)
+    y.backward(retain_graph=True)
+    genesis.autograd.set_detect_anomaly(False)
+    y.backward()

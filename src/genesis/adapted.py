@@ -78,9 +78,17 @@ def reshape(self: Tensor, *given: int | Sequence[int], shape: Sequence[int] | No
     return F.reshape(self, sizes_of(given if shape is None else (*given, shape)))
 
 
-def view(self: Tensor, *given: int | Sequence[int], size: Sequence[int] | None = None) -> Tensor:
-    """The same memory in another shape; an error where only a copy could show it. See `F.view`."""
-    return F.view(self, sizes_of(given if size is None else (*given, size)))
+def view(
+    self: Tensor, *given: int | Sequence[int] | DType, size: Sequence[int] | None = None, dtype: DType | None = None
+) -> Tensor:  # fmt: skip
+    """The same memory in another shape; an error where only a copy could show it. See `F.view`.
+
+    With a dtype, the bits are read as that. See `F.view_dtype`.
+    """
+    sizes = sizes_of(given if size is None else (*given, size))  # type: ignore[arg-type]
+    if dtype is not None or isinstance(sizes, DType):
+        return F.view_dtype(self, dtype or sizes)  # type: ignore[arg-type]
+    return F.view(self, sizes)
 
 
 def permute(self: Tensor, *given: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:

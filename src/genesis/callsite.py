@@ -7,11 +7,22 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).parent) + "/"
 COMPILED = "<genesis.compile>"  # the file name of generated code
 _BETWEEN = (_PACKAGE, COMPILED, contextlib.__file__)  # a with statement calls Genesis by way of contextlib
 _local = threading.local()
+
+
+class Anomaly(NamedTuple):
+    """Whether autograd notes the line of each op, and looks for NaN in gradients: autograd.detect_anomaly."""
+
+    is_on: bool
+    checks_nan: bool
+
+
+anomaly = Anomaly(False, False)
 
 
 def user_line() -> str:

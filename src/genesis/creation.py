@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from genesis import dtypes
 from genesis.dtypes import DType, HostArray, Number
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.ndarray import CPU, Device, NDArray
+from genesis.pinning import placed
 from genesis.shapes import Shape, channels_last_strides
 from genesis.tensor import Tensor
 
@@ -20,21 +21,13 @@ if TYPE_CHECKING:
 
 DeviceLike = Device | str | None
 
-
-class Options(TypedDict):
-    """Options of the functions that make a tensor like another."""
-
-    dtype: DType
-    device: Device | str
-    requires_grad: bool
-
-
 _FROM_NUMPY = {np.dtype(dtype.name): dtype for dtype in dtypes.ALL if dtype is not dtypes.bfloat16}
 
 
 # --- from values ------------------------------------------------------------------------------------------------------
 
 
+@placed
 def tensor(
     data: npt.ArrayLike | Sequence[object],
     *,
@@ -162,6 +155,7 @@ def is_tensor(obj: object) -> bool:
 # --- filled -----------------------------------------------------------------------------------------------------------
 
 
+@placed
 def empty(
     *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
     device: DeviceLike = None, requires_grad: bool = False, memory_format: str = "contiguous",
@@ -190,6 +184,7 @@ def empty(
     return Tensor(NDArray.empty(shape, dtype_of(dtype), device_of(device), strides), requires_grad)
 
 
+@placed
 def zeros(
     *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
     device: DeviceLike = None, requires_grad: bool = False,
@@ -208,6 +203,7 @@ def zeros(
     return Tensor(NDArray.full(shape_of("zeros", sizes, size), 0, dtype_of(dtype), device_of(device)), requires_grad)
 
 
+@placed
 def ones(
     *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
     device: DeviceLike = None, requires_grad: bool = False,
@@ -221,6 +217,7 @@ def ones(
     return Tensor(NDArray.full(shape_of("ones", sizes, size), 1, dtype_of(dtype), device_of(device)), requires_grad)
 
 
+@placed
 def full(
     size: Sequence[int], fill_value: Number, *, dtype: DType | None = None, device: DeviceLike = None,
     requires_grad: bool = False,
@@ -245,6 +242,7 @@ def full(
     return Tensor(NDArray.full(shape_of("full", (size,)), fill_value, dtype, device_of(device)), requires_grad)
 
 
+@placed
 def eye(
     n: int, m: int | None = None, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
@@ -267,67 +265,10 @@ def eye(
     return Tensor(array, requires_grad)
 
 
-def empty_like(
-    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
-    """An uninitialised tensor of input's shape. See `genesis.zeros_like`."""
-    return empty(input.shape, **like(input, dtype, device, requires_grad))
-
-
-def zeros_like(
-    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
-    """A tensor of zeros in the shape of another.
-
-    Args:
-        input: any shape; its memory is not read.
-        dtype, device: those of input if None.
-        requires_grad: as in `genesis.empty`.
-    Returns: the shape of input.
-
-    Example:
-        >>> genesis.zeros_like(genesis.tensor([[1, 2]])).tolist()
-        [[0, 0]]
-    """
-    return zeros(input.shape, **like(input, dtype, device, requires_grad))
-
-
-def ones_like(
-    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
-    """A tensor of ones in the shape of another. See `genesis.zeros_like`."""
-    return ones(input.shape, **like(input, dtype, device, requires_grad))
-
-
-def full_like(
-    input: Tensor,
-    fill_value: Number,
-    *,
-    dtype: DType | None = None,
-    device: DeviceLike = None,
-    requires_grad: bool = False,
-) -> Tensor:
-    """A tensor of fill_value in the shape of another.
-
-    Args:
-        input, dtype, device, requires_grad: as in `genesis.zeros_like`.
-        fill_value: a number that dtype holds.
-    Returns: the shape of input.
-
-    Example:
-        >>> genesis.full_like(genesis.zeros(2), 0.5).tolist()
-        [0.5, 0.5]
-    """
-    return full(input.shape, fill_value, **like(input, dtype, device, requires_grad))
-
-
-def like(input: Tensor, dtype: DType | None, device: DeviceLike, requires_grad: bool) -> Options:
-    return {"dtype": dtype or input.dtype, "device": device or input.device, "requires_grad": requires_grad}
-
-
 # --- counted ----------------------------------------------------------------------------------------------------------
 
 
+@placed
 def arange(
     start: Number, end: Number | None = None, step: Number = 1, *, dtype: DType | None = None,
     device: DeviceLike = None, requires_grad: bool = False,
@@ -365,6 +306,7 @@ def arange(
     return Tensor(NDArray.arange(start, step, length, dtype, device_of(device)), requires_grad)
 
 
+@placed
 def linspace(
     start: Number,
     end: Number,

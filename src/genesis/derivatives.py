@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from genesis.autograd import enable_grad, grad
-from genesis.creation import ones_like, zeros_like
+from genesis.creation_like import ones_like, zeros_like
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
 from genesis.functional import reshape, stack, sum
 from genesis.tensor import Tensor

@@ -11,6 +11,7 @@ from genesis import dtypes
 from genesis.autograd import Tensor
 from genesis.autograd.in_place import overwrites
 from genesis.errors import DTypeError, describe
+from genesis.functional.keywords import also
 from genesis.in_place import InPlace
 from genesis.ndarray import NDArray, ops
 
@@ -25,6 +26,7 @@ LARGEST = 1.0 - 2.0**-24  # below 1, so that the logarithm of what is left stays
 class Draws(InPlace):
     """A part of Tensor: see the module's docstring. A generator, where one is given, is drawn from."""
 
+    @also(**{"from": "low", "to": "high"})
     def uniform_(
         self, low: float | Tensor = 0.0, high: float | Tensor = 1.0, *, generator: Generator | None = None
     ) -> Self:  # fmt: skip
@@ -146,6 +148,7 @@ class Draws(InPlace):
         rate = -math.log1p(-p)
         return self._draw("geometric_", generator, _by_quantiles, lambda u: ((-u).log1p() / -rate).ceil().clamp(min=1))
 
+    @also(**{"from": "from_"})
     def random_(self, from_: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Self:
         """Fill with uniform integers in [from_, to), or in [0, from_) as random_(from_).
 

@@ -230,24 +230,24 @@ def number(op: str, argument: str, value: Number, dtype: DType, rounds: bool = F
     return int(value) % 256 if dtype is uint8 else int(value)
 
 
-def promote(a: DType, b: DType) -> DType:
+def promote(type1: DType, type2: DType) -> DType:
     """The smallest dtype that holds the values of both.
 
     Args:
-        a, b: any dtypes.
-    Returns: PyTorch's promote_types(a, b).
+        type1, type2: any dtypes.
+    Returns: PyTorch's promote_types(type1, type2).
 
     Example:
         >>> promote(float16, bfloat16), promote(uint8, int8), promote(int64, float16)
         (genesis.float32, genesis.int16, genesis.float16)
     """
-    if a is b:
-        return a
-    if a.category != b.category:
-        return a if a.category > b.category else b
-    if a.itemsize != b.itemsize:
-        return a if a.itemsize > b.itemsize else b
-    return float32 if a.category == FLOAT else int16  # float16 with bfloat16, or uint8 with int8
+    if type1 is type2:
+        return type1
+    if type1.category != type2.category:
+        return type1 if type1.category > type2.category else type2
+    if type1.itemsize != type2.itemsize:
+        return type1 if type1.itemsize > type2.itemsize else type2
+    return float32 if type1.category == FLOAT else int16  # float16 with bfloat16, or uint8 with int8
 
 
 def result_type(operands: Iterable[tuple[DType, int]]) -> DType:

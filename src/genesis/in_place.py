@@ -67,20 +67,20 @@ class InPlace(Methods):
 
     # --- values from elsewhere ----------------------------------------------------------------------------------------
 
-    def copy_(self, source: Tensor | Number, non_blocking: bool = False) -> Self:
-        """Copy the values of source into self.
+    def copy_(self, other: Tensor | Number, non_blocking: bool = False) -> Self:
+        """Copy the values of other into self.
 
         Args:
-            source: a tensor that broadcasts to self, on any device and of any dtype, or a number.
+            other: a tensor that broadcasts to self, on any device and of any dtype, or a number.
             non_blocking: as in `genesis.Tensor.to`.
-        Raises: ShapeError: source does not broadcast. GraphError: self is a leaf that requires grad.
-        Grad: source; self's former values get none.
+        Raises: ShapeError: other does not broadcast. GraphError: self is a leaf that requires grad.
+        Grad: other; self's former values get none.
 
         Example:
             >>> genesis.zeros(2, 2).copy_(genesis.tensor([1, 2])).tolist()
             [[1.0, 2.0], [1.0, 2.0]]
         """
-        return self._change(_copied, source, non_blocking)
+        return self._change(_copied, other, non_blocking)
 
     def fill_(self, value: Tensor | Number) -> Self:
         """Set every element to value.

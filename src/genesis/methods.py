@@ -40,6 +40,7 @@ from genesis.adapted import (
     view_as,
     where,
 )
+from genesis.functional.keywords import also
 from genesis.linalg import older
 from genesis.properties import Properties
 
@@ -258,7 +259,7 @@ class Methods(Properties):
     dsplit = F.dsplit
     split_with_sizes = F.split_with_sizes
     unsafe_chunk = F.unsafe_chunk
-    unsafe_split = split
+    unsafe_split = also(axis="dim")(split)
     repeat_interleave = F.repeat_interleave
     diag = F.diag
     diag_embed = F.diag_embed
@@ -324,7 +325,7 @@ class Methods(Properties):
     logdet = linalg.logdet
     slogdet = linalg.slogdet
     inverse = linalg.inv
-    cholesky = linalg.cholesky
+    cholesky = older.cholesky
     matrix_exp = linalg.matrix_exp
     adjoint = older.adjoint
     cholesky_inverse = older.cholesky_inverse

@@ -8,7 +8,9 @@ from genesis import dtypes
 from genesis.creation import DeviceLike, tensor
 from genesis.dtypes import DType, HostArray, Number
 from genesis.errors import ShapeError, describe
+from genesis.functional.keywords import also
 from genesis.ndarray import NDArray
+from genesis.pinning import placed
 from genesis.tensor import Tensor
 
 
@@ -52,6 +54,7 @@ def numel(input: Tensor) -> int:
     return input.numel()
 
 
+@placed
 def scalar_tensor(
     s: Number, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:  # fmt: skip
@@ -70,6 +73,7 @@ def scalar_tensor(
     return tensor(s, dtype=dtype or dtypes.get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
+@also(tensor="tensor1", other="tensor2", scalar="tensor2", scalar1="tensor1", scalar2="tensor2")
 def result_type(tensor1: Tensor | Number, tensor2: Tensor | Number) -> DType:
     """The dtype of an arithmetic result of both.
 
@@ -101,6 +105,7 @@ def can_cast(from_: DType, to: DType) -> bool:
     return from_.category <= to.category
 
 
+@placed
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: DType | None = None, device: DeviceLike = None
 ) -> Tensor:  # fmt: skip
@@ -121,6 +126,7 @@ def tril_indices(
     return _indices("tril_indices", np.tril_indices(_size("tril_indices", row), offset, col), col, dtype, device)
 
 
+@placed
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: DType | None = None, device: DeviceLike = None
 ) -> Tensor:  # fmt: skip
@@ -140,6 +146,7 @@ def _indices(op: str, found: tuple[HostArray, HostArray], col: int, dtype: DType
     return tensor(np.stack(found).astype(np.int64), dtype=dtype or dtypes.int64, device=device)
 
 
+@placed
 def logspace(
     start: Number, end: Number, steps: int, base: float = 10.0, *, dtype: DType | None = None,
     device: DeviceLike = None, requires_grad: bool = False,

@@ -11,11 +11,13 @@ import numpy as np
 from genesis import dtypes
 from genesis import functional as F
 from genesis.autograd.modes import unrecordable
-from genesis.creation import DeviceLike, device_of, dtype_of, like, shape_of, tensor
+from genesis.creation import DeviceLike, device_of, dtype_of, shape_of, tensor
+from genesis.creation_like import like, strides_like
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.generator import Generator, drawing
 from genesis.ndarray import NDArray, random
+from genesis.pinning import placed
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
@@ -76,6 +78,7 @@ def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
+@placed
 def rand(
     *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
     device: DeviceLike = None, requires_grad: bool = False, generator: Generator | None = None,
@@ -97,6 +100,7 @@ def rand(
     return _random("rand", shape_of("rand", sizes, size), dtype, device, requires_grad, generator)
 
 
+@placed
 def randn(
     *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
     device: DeviceLike = None, requires_grad: bool = False, generator: Generator | None = None,
@@ -132,18 +136,19 @@ def _random(
 @overload
 def randint(
     high: int, size: Sequence[int], /, *, dtype: DType | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, generator: Generator | None = None,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def randint(
     low: int, *, size: Sequence[int], dtype: DType | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, generator: Generator | None = None,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def randint(
     low: int, high: int, size: Sequence[int], *, dtype: DType | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, generator: Generator | None = None,
 ) -> Tensor: ...  # fmt: skip
+@placed
 def randint(
     low: int, high: int | Sequence[int] | None = None, size: Sequence[int] | None = None, *,
     dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
@@ -177,6 +182,7 @@ def randint(
     return Tensor(array, requires_grad)
 
 
+@placed
 def randperm(
     n: int, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
     generator: Generator | None = None,
@@ -202,29 +208,43 @@ def randperm(
         return Tensor(NDArray.random("randperm", place, n, dtype or dtypes.int64), requires_grad)
 
 
+@placed
 def rand_like(
-    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    generator: Generator | None = None, memory_format: str = "preserve",
+) -> Tensor:  # fmt: skip
     """Draws from the uniform distribution over [0, 1) in the shape of another tensor. See `genesis.zeros_like`."""
-    return rand(input.shape, **like(input, dtype, device, requires_grad))
+    strides, options = strides_like("rand_like", input, memory_format), like(input, dtype, device, requires_grad)
+    if strides is None:
+        return rand(input.shape, **options, generator=generator)
+    shape, back = _shape_in_order(input, strides)
+    return rand(shape, **options, generator=generator).detach().permute(back).requires_grad_(requires_grad)
 
 
+@placed
 def randn_like(
-    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
+    input: Tensor, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    generator: Generator | None = None, memory_format: str = "preserve",
+) -> Tensor:  # fmt: skip
     """Draws from the normal distribution in the shape of another tensor. See `genesis.zeros_like`."""
-    return randn(input.shape, **like(input, dtype, device, requires_grad))
+    strides, options = strides_like("randn_like", input, memory_format), like(input, dtype, device, requires_grad)
+    if strides is None:
+        return randn(input.shape, **options, generator=generator)
+    shape, back = _shape_in_order(input, strides)
+    return randn(shape, **options, generator=generator).detach().permute(back).requires_grad_(requires_grad)
 
 
+@placed
 def randint_like(
     input: Tensor, low: int, high: int | None = None, *, dtype: DType | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, generator: Generator | None = None, memory_format: str = "preserve",
 ) -> Tensor:  # fmt: skip
     """Uniform integers in [low, high), or in [0, high) as randint_like(input, high), in the shape of another tensor.
 
     Args:
-        input, dtype, device, requires_grad: as in `genesis.zeros_like`.
+        input, dtype, device, requires_grad, memory_format: as in `genesis.zeros_like`.
         low, high: as in `genesis.randint`.
+        generator: as in `genesis.rand`.
     Returns: the shape of input.
 
     Example:
@@ -232,7 +252,18 @@ def randint_like(
         [5.0, 5.0]
     """
     low, high = (0, low) if high is None else (low, high)
-    return randint(low, high, input.shape, **like(input, dtype, device, requires_grad))
+    strides, options = strides_like("randint_like", input, memory_format), like(input, dtype, device, requires_grad)
+    if strides is None:
+        return randint(low, high, input.shape, **options, generator=generator)
+    shape, back = _shape_in_order(input, strides)
+    draws = randint(low, high, shape, **options, generator=generator)
+    return draws.detach().permute(back).requires_grad_(requires_grad)
+
+
+def _shape_in_order(input: Tensor, strides: Shape) -> tuple[Shape, Shape]:
+    """The shape to draw, so that draws follow the memory as PyTorch's do, and the permutation to input's dimensions."""
+    order = sorted(range(input.ndim), key=lambda dim: -strides[dim])
+    return tuple(input.shape[dim] for dim in order), tuple(map(order.index, range(input.ndim)))
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
@@ -305,16 +336,18 @@ def draw_indices(weights: Tensor, num_samples: int, *, generator: Generator | No
     return places.clamp(0, weights.shape[-1] - 1)
 
 
+@placed
 def normal(
     mean: Tensor | float, std: Tensor | float = 1.0, size: Sequence[int] | None = None, *,
-    dtype: DType | None = None, device: DeviceLike = None, generator: Generator | None = None,
+    dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
     """Draws from normal distributions.
 
     Args:
         mean, std: tensors whose shapes broadcast, or numbers; std at least 0.
         size: of the result, if both are numbers.
-        dtype, device: as in `genesis.empty`, if both are numbers.
+        dtype, device, requires_grad: as in `genesis.empty`, if both are numbers.
         generator: as in `genesis.rand`.
     Returns: their common shape, or size.
     Raises: ValueError: std is below 0. ShapeError: two numbers without a size.
@@ -329,6 +362,7 @@ def normal(
     if not tensors:
         if size is None:
             raise ShapeError(describe("normal", "size", "a sequence of sizes, as mean and std are numbers", size))
-        return randn(size, dtype=dtype, device=device, generator=generator) * std + mean
+        drawn = randn(size, dtype=dtype, device=device, generator=generator) * std + mean
+        return drawn.requires_grad_(requires_grad)
     shape = F.broadcast_shapes(*[tensor.shape for tensor in tensors])
     return randn(shape, dtype=tensors[0].dtype, device=tensors[0].device, generator=generator) * std + mean

@@ -4,21 +4,21 @@ in_place.py."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from genesis import autograd, dtypes
+from genesis import autograd, dtypes, sharing
 from genesis import functional as F
-from genesis.adapted import sizes_of
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
-from genesis.draws import Draws
 from genesis.dtypes import DType, Number
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.functional.keywords import also
 from genesis.interop import HANDS_OUT_MEMORY, to_torch
 from genesis.ndarray import Device, NDArray
+from genesis.new_tensors import NewTensors
 from genesis.pickling import Clones, Memory
 from genesis.printing import text_of
 from genesis.shapes import Shape
@@ -38,7 +38,7 @@ class Stream(Protocol):
     def cuda_stream(self) -> int: ...
 
 
-class Tensor(Draws):
+class Tensor(NewTensors):
     """An n-dimensional array with a place in the graph of gradients.
 
     Functions make one: `genesis.tensor`, `genesis.zeros`, … Methods that F has too are described there.
@@ -114,68 +114,13 @@ class Tensor(Draws):
     def data(self, value: Tensor) -> None:
         self.array = value.array
 
-    def new_empty(
-        self, *size: int | Sequence[int], dtype: DType | None = None, device: Device | str | None = None
-    ) -> Tensor:
-        """An uninitialised tensor of this shape, with self's dtype and device by default.
-
-        Args:
-            size: sizes, one by one or as a sequence.
-            dtype: of the elements.
-            device: where it lies.
-        Returns: a tensor of that shape.
-
-        Example:
-            >>> genesis.ones(2, dtype=genesis.float64).new_empty(3, 4).dtype
-            genesis.float64
-        """
-        shape = tuple(sizes_of(size))
-        return self._like(NDArray.empty(shape, dtype or self.dtype, self.device if device is None else Device(device)))
-
-    def new_zeros(
-        self, *size: int | Sequence[int], dtype: DType | None = None, device: Device | str | None = None
-    ) -> Tensor:
-        """Zeros of this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
-        return self.new_empty(*size, dtype=dtype, device=device).fill_(0)
-
-    def new_ones(
-        self, *size: int | Sequence[int], dtype: DType | None = None, device: Device | str | None = None
-    ) -> Tensor:
-        """Ones of this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
-        return self.new_empty(*size, dtype=dtype, device=device).fill_(1)
-
-    def new_full(
-        self, size: Sequence[int], fill_value: Number, dtype: DType | None = None, device: Device | str | None = None
-    ) -> Tensor:
-        """fill_value in this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
-        return self.new_empty(size, dtype=dtype, device=device).fill_(fill_value)
-
-    def new_tensor(
-        self, data: npt.ArrayLike, *, dtype: DType | None = None, device: Device | str | None = None,
-        requires_grad: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """A tensor of data, with self's dtype and device by default.
-
-        Args:
-            data: as in `genesis.tensor`.
-            dtype: of the elements.
-            device: where it lies.
-            requires_grad: whether gradients accumulate in it.
-        Returns: the shape of data.
-
-        Example:
-            >>> genesis.ones(1, dtype=genesis.float64).new_tensor([1, 2])
-            tensor([1., 2.], dtype=genesis.float64)
-        """
-        values = data.array.numpy_values() if isinstance(data, Tensor) else np.array(data)
-        made = self._like(NDArray.from_numpy(np.ascontiguousarray(values), dtypes.of_array("new_tensor", values)))
-        return made.to(device or self.device, dtype or self.dtype, copy=True).requires_grad_(requires_grad)
-
     def new(self, *data: npt.ArrayLike, device: Device | str | None = None) -> Tensor:
         """A tensor of sizes or values, as genesis.Tensor(…) makes one, like self. See `genesis.Tensor.new_empty`."""
         return self._like(array_of("new", data, self.dtype, device or self.device))
 
     type = as_type
+    share_memory_ = sharing.share_memory_
+    is_shared = sharing.is_shared
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
@@ -262,6 +207,7 @@ class Tensor(Draws):
         non_blocking: bool = False,
         copy: bool = False,
         memory_format: str | None = None,
+        other: Tensor | None = None,
     ) -> Tensor:
         """Move or cast: to(dtype), to(device), to(device, dtype), to(other). The same tensor if nothing changes.
 
@@ -276,6 +222,7 @@ class Tensor(Draws):
                 until the copy is done. Copies to the CPU always wait.
             copy: copy in any case.
             memory_format: "contiguous", "channels_last" (4 dimensions) or "preserve".
+            other: a tensor that has the device and dtype.
         Returns: the shape of self.
         Raises: DTypeError: another argument. DeviceError: there is no such device.
         Grad: self, cast and moved back.
@@ -285,7 +232,7 @@ class Tensor(Draws):
             [1, -1]
         """
         flags = []
-        for arg in args:
+        for arg in args if other is None else (*args, other):
             if isinstance(arg, DType):
                 dtype = arg
             elif isinstance(arg, Tensor):
@@ -302,16 +249,18 @@ class Tensor(Draws):
         result = F.clone(result) if copy and result is self else result
         return result if memory_format in (None, "preserve") else F.contiguous(result, memory_format)
 
-    def cpu(self) -> Tensor:
+    def cpu(self, memory_format: str | None = None) -> Tensor:
         """Move to the CPU. See `genesis.Tensor.to`."""
-        return self.to("cpu")
+        return self.to("cpu", memory_format=memory_format)
 
-    def cuda(self, device: int | str | Device | None = None, non_blocking: bool = False) -> Tensor:
+    def cuda(
+        self, device: int | str | Device | None = None, non_blocking: bool = False, memory_format: str | None = None
+    ) -> Tensor:  # fmt: skip
         """Move to a CUDA device.
 
         Args:
             device: an index, "cuda:1" or a genesis.device; the current device by default.
-            non_blocking: as in `genesis.Tensor.to`.
+            non_blocking, memory_format: as in `genesis.Tensor.to`.
         Returns: the shape and dtype of self.
         Raises: DeviceError: there is no such device.
 
@@ -322,12 +271,13 @@ class Tensor(Draws):
             device(type='cuda', index=0)
         """
         target = Device("cuda", device) if isinstance(device, int) or device is None else Device(device)
-        return self.to(target, non_blocking=non_blocking)
+        return self.to(target, non_blocking=non_blocking, memory_format=memory_format)
 
     def is_pinned(self) -> bool:
         """Whether the memory is page-locked, whoever allocated it."""
         return self.array.is_pinned()
 
+    @also(s="stream")
     def record_stream(self, stream: Stream) -> None:
         """Tell the allocator that another stream uses this memory: once freed, it waits for that use before reuse.
 
@@ -439,3 +389,4 @@ def _restored(
 
 
 Variable._result_class = Tensor._result_class = Tensor
+sharing.register(Tensor)

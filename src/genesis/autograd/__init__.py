@@ -7,6 +7,8 @@ always older than what is made of it: so the backward walk is "all nodes that th
 
 from typing import TYPE_CHECKING
 
+from genesis.autograd.anomaly import detect_anomaly as detect_anomaly
+from genesis.autograd.anomaly import set_detect_anomaly as set_detect_anomaly
 from genesis.autograd.context import Context as Context
 from genesis.autograd.function import ArrayFunction as ArrayFunction
 from genesis.autograd.function import BinaryFunction as BinaryFunction

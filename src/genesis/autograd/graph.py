@@ -262,7 +262,7 @@ class Node:
         )
         self.hooks: dict[int, list[GradHook]] = {}
         self.retained: dict[int, weakref.ref[Variable]] = {}
-        self.line = callsite.user_line() if settings.check or settings.debug >= 2 else None
+        self.line = callsite.user_line() if settings.check or settings.debug >= 2 or callsite.anomaly[0] else None
 
     @classmethod
     def next_number(cls) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from genesis import callsite
+from genesis.autograd.anomaly import require_no_nan
 from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.graph import Edge, Node, Variable, edge_to
 from genesis.autograd.modes import enable_grad, unrecordable
@@ -196,6 +198,8 @@ def _input_grads(node: Node, grads: list[Tensor | None], retain_graph: bool) -> 
         results = results[:num_edges]
     if len(results) != num_edges:
         raise GraphError(f"{function.__name__}.backward: expected {num_edges} gradients, got {len(results)}")
+    if callsite.anomaly == (True, True):
+        require_no_nan(function, node.line, [grad.array if isinstance(grad, Variable) else None for grad in results])
     if ctx._saved and not retain_graph:
         node.ctx = None
     return results

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
 
 from genesis import callsite
 from genesis.autograd import recorded_walk
+from genesis.autograd.anomaly import require_no_nan
 from genesis.autograd.graph import Edge, GradHook, Node, RepeatableHook, Variable, as_array, edge_to
 from genesis.autograd.modes import no_grad, state, unrecordable
 from genesis.autograd.paths import NUMBER, leading_to, reachable
@@ -202,6 +203,8 @@ def _walk(
             addend = gradients.take(edges[0]) if node.function.adds_up and edges[0] else None
             with callsite.backward_of(node.line) if node.line else _NO_LINE:
                 results = node.input_grads(grads, retain_graph, (id(node), 0) in own, addend)
+            if callsite.anomaly == (True, True):
+                require_no_nan(node.function, node.line, [grad for grad, _ in results])
         else:
             results = [(None, False)] * len(edges)
         for edge, (grad, is_own) in zip(edges, results, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import genesis.functional as F
 from genesis.autograd import Context, Function
-from genesis.creation import ones_like
+from genesis.creation_like import ones_like
 from genesis.distributions.distribution import Distribution, Parameter, broadcast
 from genesis.dtypes import float64
 from genesis.random import rand, randn

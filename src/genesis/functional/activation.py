@@ -408,20 +408,20 @@ class Softmax(ArrayFunction):
         return ops.softmax_backward(grad, y, ctx.dim)
 
 
-def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | None = None) -> Tensor:
+def log_softmax(
+    input: Tensor, dim: int | None = None, dtype: DType | None = None, *, axis: int | None = None
+) -> Tensor:  # fmt: skip
     """x − ln Σ exp(x) along dim: the logarithm of softmax, accurate where that is near 0.
 
     Args:
-        input: any shape and floating dtype; computed in float32 under autocast.
-        dim: the dimension that sums to one after exp.
-        dtype: compute in and return this dtype.
+        input, dtype: as in `F.softmax`.
+        dim, axis: the dimension that sums to one after exp.
     Returns: the shape of input, in its dtype or the given one.
-    Raises: ValueError: no dim is given. IndexError: input has no such dimension.
-    Grad: input. Saves the output.
+    Raises: ValueError, IndexError: as `F.softmax`. Grad: input. Saves the output.
     Example: >>> F.log_softmax(genesis.tensor([1.0, 1.0]), dim=0).tolist()
     [-0.6931471824645996, -0.6931471824645996]
     """
-    dim = _given_dim("log_softmax", dim, input)
+    dim = _given_dim("log_softmax", dim if axis is None else axis, input)
     return LogSoftmax.apply(input, dim=dim, dtype=dtype)
 
 

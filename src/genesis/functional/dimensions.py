@@ -9,6 +9,7 @@ from genesis import shapes
 from genesis.autograd import Tensor
 from genesis.errors import ShapeError, describe
 from genesis.functional.arguments import int_tuple
+from genesis.functional.keywords import also
 from genesis.functional.shape import expand, permute, repeat, reshape, transpose, view
 
 __all__ = ["broadcast_to", "flatten", "movedim", "squeeze", "swapaxes", "t", "tile", "unflatten"]
@@ -36,6 +37,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(input, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
 
+@also(axis="dim")
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """dim as several dimensions.
 
@@ -57,18 +59,22 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     return reshape(input, (*shape[:dim], *split, *shape[dim + 1 :]))
 
 
-def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+def squeeze(
+    input: Tensor, dim: int | Sequence[int] | None = None, *, axis: int | Sequence[int] | None = None
+) -> Tensor:  # fmt: skip
     """Remove dimensions of size 1: all, or those of dim.
 
     Args:
         input: any shape and dtype.
         dim: one or several; those of another size stay.
+        axis: NumPy's name of dim.
     Returns: a view.
     Grad: input. Saves nothing.
     Example: >>> F.squeeze(genesis.zeros(1, 2, 1)).shape
     (2,)
     """
     shape = input.array.shape
+    dim = dim if axis is None else axis
     chosen = () if dim == () else shapes.normalize_dims("squeeze", dim, len(shape))
     return view(input, tuple(size for i, size in enumerate(shape) if size != 1 or i not in chosen))
 

@@ -10,6 +10,7 @@ from genesis.functional.conversion import cast
 from genesis.functional.dense import linear
 from genesis.functional.elementwise import add, clamp, div, mul, pow, sub
 from genesis.functional.joining import narrow
+from genesis.functional.keywords import also
 from genesis.functional.padding import pad
 from genesis.functional.reduction import Dims, norm, sum
 from genesis.functional.selection import index_select
@@ -44,6 +45,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: Dims = 1, eps: float = 1e-12, 
     return div(input, clamp(norm(input, p, dim, keepdim=True), min=eps))
 
 
+@also(axis="dim")
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Σ x1·x2 / (max(‖x1‖, eps) · max(‖x2‖, eps)) along dim: the cosine of the angle between vectors.
 
@@ -75,6 +77,7 @@ def _length(x: Tensor, dim: int, eps: float) -> Tensor:
     return add(length, sub(clamp(length.detach(), min=eps), length.detach()))
 
 
+@also(keepdims="keepdim")
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """‖x1 − x2 + eps‖ₚ over the last dimension.
 

@@ -10,6 +10,7 @@ from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.dtypes import INTEGER, promote
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import int_tuple, require_ints
+from genesis.functional.keywords import also
 from genesis.functional.shape import unsqueeze
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
@@ -122,13 +123,14 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     return Split.apply(tensor, dim=dim, sections=tuple(sections))
 
 
-def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+def chunk(input: Tensor, chunks: int, dim: int = 0, *, axis: int | None = None) -> tuple[Tensor, ...]:
     """Cut into at most that many parts of equal size along dim; the last may be smaller.
 
     Args:
         input: at least 1 dimension, any dtype.
         chunks: the number of parts, at least 1.
         dim: the dimension to cut.
+        axis: NumPy's name of dim.
     Returns: a tuple of views.
     Raises: ShapeError: chunks < 1, or a 0-d input. DTypeError: chunks is no int.
     Grad: input. Saves nothing.
@@ -138,7 +140,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     require_ints("chunk", chunks=chunks)
     if chunks < 1:
         raise ShapeError(describe("chunk", "chunks", "at least 1", chunks))
-    dim, size = _split_dim("chunk", input, dim)
+    dim, size = _split_dim("chunk", input, dim if axis is None else axis)
     return split(input, max(1, math.ceil(size / chunks)) if size else [0] * chunks, dim)
 
 
@@ -154,19 +156,20 @@ class Split(ArrayFunction):
         return ops.cat(grads, ctx.dim)
 
 
-def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+def unbind(input: Tensor, dim: int = 0, *, axis: int | None = None) -> tuple[Tensor, ...]:
     """The slices along dim, without that dimension.
 
     Args:
         input: at least 1 dimension, any dtype.
         dim: the dimension to take apart.
+        axis: NumPy's name of dim.
     Returns: a tuple of views.
     Raises: ShapeError: a 0-d input.
     Grad: input. Saves nothing.
     Example: >>> [row.tolist() for row in F.unbind(genesis.arange(4).reshape(2, 2))]
     [[0, 1], [2, 3]]
     """
-    dim, size = _split_dim("unbind", input, dim)
+    dim, size = _split_dim("unbind", input, dim if axis is None else axis)
     return Unbind.apply(input, dim=dim) if size else ()
 
 
@@ -181,6 +184,7 @@ class Unbind(ArrayFunction):
         return ops.cat([grad.unsqueeze(ctx.dim) for grad in grads], ctx.dim)
 
 
+@also(axis="dim")
 def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
     """The view of input[start : start + length] along dim.
 

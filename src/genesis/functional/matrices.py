@@ -15,6 +15,7 @@ from genesis.functional.conversion import clone
 from genesis.functional.dimensions import movedim
 from genesis.functional.elementwise import add, clamp, div, mul, sub, where
 from genesis.functional.joining import cat
+from genesis.functional.keywords import also
 from genesis.functional.linalg import matmul
 from genesis.functional.padding import pad
 from genesis.functional.reduction import mean, norm
@@ -247,6 +248,7 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     return norm(sub(input, other), p)
 
 
+@also(axis="dim")
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Scale the slices along dim whose p-norm is above maxnorm down to it.
 

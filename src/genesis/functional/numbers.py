@@ -12,6 +12,7 @@ from genesis.functional.comparison import eq
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import floor_divide, mul, remainder, where
 from genesis.functional.joining import cat, narrow
+from genesis.functional.keywords import also
 from genesis.functional.special import logaddexp
 from genesis.functional.transcendental import digamma
 from genesis.functional.unary import abs, floor
@@ -65,6 +66,7 @@ def _divisor(op: str, input: Tensor, other: Tensor) -> Tensor:
     return first
 
 
+@also(axis="dim")
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """The logarithm of the running sum of exponentials along dim, without overflow.
 

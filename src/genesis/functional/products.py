@@ -12,6 +12,7 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import add, mul, sub, where
+from genesis.functional.keywords import also
 from genesis.functional.linalg import bmm, dot, matmul, mm, mv, outer
 from genesis.functional.matrices import diag_embed
 from genesis.functional.reduction import sum as total
@@ -213,6 +214,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return reshape(mul(left, right), [m * n for m, n in zip(x, y, strict=True)])
 
 
+@also(axis="dim")
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product of vectors of 3.
 

@@ -12,6 +12,7 @@ from genesis.functional.comparison import lt
 from genesis.functional.conversion import cast
 from genesis.functional.dimensions import movedim
 from genesis.functional.elementwise import add, mul, sub, where
+from genesis.functional.keywords import also
 from genesis.functional.selection import gather
 from genesis.functional.shape import expand, reshape
 from genesis.functional.sorting import sort
@@ -24,6 +25,7 @@ __all__ = ["nanquantile", "quantile"]
 _ROUND = {"lower": floor, "higher": ceil, "nearest": nearest}
 
 
+@also(axis="dim", keepdims="keepdim")
 def quantile(
     input: Tensor, q: Tensor | float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:  # fmt: skip
@@ -44,6 +46,7 @@ def quantile(
     return _quantile("quantile", input, q, dim, keepdim, interpolation)
 
 
+@also(axis="dim", keepdims="keepdim")
 def nanquantile(
     input: Tensor, q: Tensor | float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:  # fmt: skip

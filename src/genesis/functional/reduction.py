@@ -13,6 +13,7 @@ from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.dtypes import DType, float32
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
+from genesis.functional.keywords import also
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
@@ -284,16 +285,15 @@ def _statistics_arguments(
     return dims_of(op, dim, input), (1 if unbiased in (None, True) else 0) if correction is None else correction
 
 
+@also(axis="dim", keepdims="keepdim")
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """ln Σ eˣ over dim, computed so that nothing overflows.
 
     Args:
         input: any shape, a floating dtype.
-        dim: one or several dimensions.
-        keepdim: keep dim, with size 1.
+        dim, keepdim: as in `F.sum`.
     Returns: the shape of input without dim, dtype of input.
-    Raises: IndexError: input has no such dimension.
-    Grad: input. Saves input and the output.
+    Raises: IndexError: input has no such dimension. Grad: input. Saves input and the output.
     Example: >>> F.logsumexp(genesis.tensor([1000.0, 1000.0]), dim=0).item()
     1000.6931762695312
     """
@@ -316,6 +316,7 @@ class LogSumExp(Reduction):
         return x.sub(Reduction.kept(ctx, y)).exp().mul(Reduction.kept(ctx, grad))  # dy/dxᵢ = exp(xᵢ − y)
 
 
+@also(axis="dim")
 def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The running sum along dim.
 

@@ -14,6 +14,7 @@ from genesis.functional.arguments import require_tensors
 from genesis.functional.conversion import clone
 from genesis.functional.elementwise import where
 from genesis.functional.indexing import getitem, index_put
+from genesis.functional.keywords import also
 from genesis.functional.scattering import scatter
 from genesis.functional.selection import index_select, masked_fill
 from genesis.functional.shape import diagonal, expand, reshape
@@ -52,6 +53,7 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
     return _scattered("diagonal_scatter", input, src, part)
 
 
+@also(axis="dim")
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy of input with src at an index of dim.
 
@@ -73,6 +75,7 @@ def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     return _scattered("select_scatter", input, src, part)
 
 
+@also(axis="dim")
 def slice_scatter(
     input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
@@ -97,6 +100,7 @@ def slice_scatter(
     return _scattered("slice_scatter", input, src, part)
 
 
+@also(axis="dim")
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """The slice at an index of dim, a view.
 
@@ -117,6 +121,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     return getitem(input, (*(slice(None),) * at, operator.index(index)))
 
 
+@also(axis="dim")
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
     """A copy of input with value at some indices of dim.
 
@@ -143,6 +148,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -
     return masked_fill(input, mask, value)
 
 
+@also(axis="dim")
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """A copy of input with the slices of source at some indices of dim.
 

@@ -12,6 +12,7 @@ from genesis.functional.comparison import eq, ne
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import clamp, div, floor_divide, maximum, minimum, mul, where
 from genesis.functional.joining import cat, narrow
+from genesis.functional.keywords import also
 from genesis.functional.selection import Scatter, gather, require_scattering, scatter_add
 from genesis.functional.shape import expand, reshape
 from genesis.functional.sorting import argsort
@@ -21,6 +22,7 @@ __all__ = ["index_reduce", "scatter", "scatter_reduce"]
 _KINDS = ("sum", "prod", "mean", "amax", "amin")
 
 
+@also(axis="dim")
 def scatter(
     input: Tensor, dim: int, index: Tensor, src: Tensor | Number | None = None, *, value: Number | None = None,
     reduce: str | None = None,
@@ -52,6 +54,7 @@ def scatter(
     return scatter_reduce(input, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
 
 
+@also(axis="dim")
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:  # fmt: skip
@@ -95,6 +98,7 @@ def scatter_reduce(
     return div(found, counts) if input.array.dtype.is_floating_point else floor_divide(found, counts)
 
 
+@also(axis="dim")
 def index_reduce(
     input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:  # fmt: skip

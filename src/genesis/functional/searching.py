@@ -19,6 +19,7 @@ from genesis.functional.extremes import ValuesAndIndices, argmax
 from genesis.functional.extremes import all as every
 from genesis.functional.indexing import getitem
 from genesis.functional.joining import cat
+from genesis.functional.keywords import also
 from genesis.functional.reduction import sum as total
 from genesis.functional.selection import gather, index_select, nonzero
 from genesis.functional.shape import reshape, unsqueeze
@@ -271,6 +272,7 @@ def histc(input: Tensor, bins: int = 100, min: Number = 0, max: Number = 0) -> T
     return input._like(ops.index_add(x.full_like(0, (bins,)), 0, place, inside.to(x.dtype)))
 
 
+@also(element="elements", test_element="test_elements")
 def isin(
     elements: Tensor | Number, test_elements: Tensor | Number, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:  # fmt: skip
@@ -381,6 +383,7 @@ def _distinct(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+@also(axis="dim", keepdims="keepdim")
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
     """The most frequent value along dim, the least of several, and the index of its last occurrence.
 

@@ -11,6 +11,7 @@ from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import where
 from genesis.functional.indexing import getitem
+from genesis.functional.keywords import also
 from genesis.functional.shape import expand, reshape
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
@@ -22,6 +23,7 @@ __all__ = [
 # --- by index ---------------------------------------------------------------------------------------------------------
 
 
+@also(axis="dim")
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Select slices along dim.
 
@@ -53,6 +55,7 @@ class IndexSelect(ArrayFunction):
         return ops.index_add(grad.full_like(0, ctx.shape), ctx.dim, index, grad)
 
 
+@also(axis="dim")
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
     """A copy of input with alpha · source added to the slices at index; repeats add up.
 
@@ -92,6 +95,7 @@ class IndexAdd(ArrayFunction):
         return grad, selected if ctx.alpha == 1 else selected.mul(ctx.alpha)
 
 
+@also(axis="dim")
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Select elements along dim: y[i][j][k] = input[i][index[i][j][k]][k] for dim=1.
 
@@ -128,6 +132,7 @@ class Gather(ArrayFunction):
         return ops.scatter_add(grad.full_like(0, ctx.shape), ctx.dim, index, grad)
 
 
+@also(axis="dim")
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """gather, with input and indices broadcast; without dim, from the flattened input.
 
@@ -174,6 +179,7 @@ class Scatter(ArrayFunction):
         )
 
 
+@also(axis="dim")
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy of input with y[i][index[i][j][k]][k] += src[i][j][k] for dim=1; repeats add up.
 

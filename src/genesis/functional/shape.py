@@ -86,19 +86,20 @@ def view(input: Tensor, shape: Sequence[int]) -> Tensor:
     return Reshape.apply(input, shape=target)
 
 
-def unsqueeze(input: Tensor, dim: int) -> Tensor:
+def unsqueeze(input: Tensor, dim: int | None = None, *, axis: int | None = None) -> Tensor:
     """Insert a dimension of size 1 at dim.
 
     Args:
         input: any shape and dtype.
-        dim: place of the new dimension, from −ndim − 1 to ndim.
+        dim, axis: place of the new dimension, from −ndim − 1 to ndim.
     Returns: a view.
     Raises: IndexError: dim is out of range.
     Grad: input. Saves nothing.
     Example: >>> F.unsqueeze(genesis.zeros(2), 1).shape
     (2, 1)
     """
-    dim = shapes.normalize_dim("unsqueeze", dim, input.array.ndim + 1)
+    place = dim if axis is None else axis
+    dim = shapes.normalize_dim("unsqueeze", place, input.array.ndim + 1)  # type: ignore[arg-type]  # None is refused
     return Unsqueeze.apply(input, dim=dim)
 
 

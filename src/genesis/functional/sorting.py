@@ -7,6 +7,7 @@ from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.extremes import ValuesAndIndices
+from genesis.functional.keywords import also
 from genesis.ndarray import NDArray, ops
 
 __all__ = ["argsort", "cummax", "sort", "topk"]
@@ -70,6 +71,7 @@ def argsort(
     return sort(input, dim, descending, stable).indices
 
 
+@also(axis="dim")
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
     """The k largest (or smallest) elements along dim, in order.
 
@@ -103,6 +105,7 @@ class TopK(Ordered):
         return values, indices
 
 
+@also(axis="dim")
 def cummax(input: Tensor, dim: int) -> ValuesAndIndices:
     """(values, indices) of the greatest element so far along dim; of equals the last, and NaN is the largest.
 

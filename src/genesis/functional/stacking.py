@@ -15,6 +15,7 @@ from genesis.functional.arguments import require_tensors
 from genesis.functional.dimensions import movedim, unflatten
 from genesis.functional.indexing import getitem
 from genesis.functional.joining import cat, chunk, split, stack
+from genesis.functional.keywords import also
 from genesis.functional.selection import index_select
 from genesis.functional.shape import expand, flip, permute, reshape, transpose, unsqueeze
 from genesis.ndarray import NDArray
@@ -28,7 +29,8 @@ __all__ = [
 ]  # fmt: skip
 
 concat = concatenate = cat
-unsafe_chunk, unsafe_split, moveaxis, swapdims = chunk, split, movedim, transpose
+unsafe_chunk, moveaxis, swapdims = chunk, movedim, transpose
+unsafe_split = also(input="tensor", split_size="split_size_or_sections", axis="dim")(split)
 
 
 def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
@@ -113,6 +115,10 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     return cat([x if x.array.ndim > 1 else reshape(x, (x.array.numel, 1)) for x in given], 1)
 
 
+_PARTS = dict.fromkeys(("indices", "sections"), "indices_or_sections")
+
+
+@also(axis="dim", tensor_indices_or_sections="indices_or_sections", **_PARTS)
 def tensor_split(
     input: Tensor, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -150,16 +156,19 @@ def tensor_split(
     return tuple(getitem(input, (*before, slice(start, end))) for start, end in bounds)
 
 
+@also(**_PARTS)
 def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Cut a tensor along dimension 1, a vector along 0. See `F.tensor_split`."""
     return _split_at("hsplit", input, indices_or_sections, 1)
 
 
+@also(**_PARTS)
 def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Cut a tensor of at least 2 dimensions along dimension 0. See `F.tensor_split`."""
     return _split_at("vsplit", input, indices_or_sections, 0)
 
 
+@also(**_PARTS)
 def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Cut a tensor of at least 3 dimensions along dimension 2. See `F.tensor_split`."""
     return _split_at("dsplit", input, indices_or_sections, 2)
@@ -176,6 +185,7 @@ def _split_at(op: str, input: Tensor, given: int | Sequence[int], dim: int) -> t
     return tensor_split(input, given, dim)
 
 
+@also(axis="dim")
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Views of a tensor in parts of these sizes. See `F.split`."""
     return split(input, split_sizes, dim)
@@ -347,6 +357,7 @@ def ravel(input: Tensor) -> Tensor:
     return reshape(input, (-1,))
 
 
+@also(axis="dim")
 def repeat_interleave(
     input: Tensor, repeats: int | Tensor | None = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:

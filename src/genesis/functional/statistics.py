@@ -18,6 +18,7 @@ from genesis.functional.elementwise import add, div, mul, sub, where
 from genesis.functional.extremes import ValuesAndIndices, amax, amin
 from genesis.functional.indexing import getitem
 from genesis.functional.joining import cat
+from genesis.functional.keywords import also
 from genesis.functional.reduction import mean, std, var
 from genesis.functional.reduction import sum as total
 from genesis.functional.selection import gather
@@ -40,6 +41,7 @@ class MinMax(NamedTuple):
     max: Tensor
 
 
+@also(axis="dim", keepdims="keepdim")
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
     """The least and the greatest value over dim.
 
@@ -63,6 +65,7 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
     return MinMax(least, greatest)
 
 
+@also(axis="dim", keepdims="keepdim")
 def std_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
@@ -72,6 +75,7 @@ def std_mean(
     return found, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
+@also(axis="dim", keepdims="keepdim")
 def var_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
@@ -81,6 +85,7 @@ def var_mean(
     return found, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
+@also(axis="dim", keepdims="keepdim")
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """The sum over dim, NaN counted as 0. See `F.sum`."""
     require_tensors("nansum", input=input)
@@ -88,6 +93,7 @@ def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DTy
     return total(where(isnan(input), 0.0, input) if floats else input, dim, keepdim, dtype=dtype)
 
 
+@also(axis="dim", keepdims="keepdim")
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """The mean over dim of what is not NaN. See `F.mean`."""
     require_tensors("nanmean", input=input)
@@ -97,6 +103,7 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DT
     return div(nansum(input, dim, keepdim, dtype=dtype), count)
 
 
+@also(axis="dim")
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     """How many elements are not 0, over dim.
 
@@ -119,6 +126,7 @@ def msort(input: Tensor) -> Tensor:
 # --- by rank ----------------------------------------------------------------------------------------------------------
 
 
+@also(axis="dim", keepdims="keepdim")
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
     """The k-th smallest value along dim, and where it is.
 
@@ -143,6 +151,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
     return _chosen(input, x, dim, places, keepdim)
 
 
+@also(axis="dim", keepdims="keepdim")
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor | ValuesAndIndices:
     """The value in the middle, the lower of two; with dim, along it and with its index. NaN if there is one.
 
@@ -159,6 +168,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _median("median", input, dim, keepdim)
 
 
+@also(axis="dim", keepdims="keepdim")
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor | ValuesAndIndices:
     """The median of what is not NaN. See `F.median`."""
     return _median("nanmedian", input, dim, keepdim)
@@ -206,6 +216,7 @@ def _chosen(input: Tensor, x: Tensor, dim: int, places: Tensor, keepdim: bool) -
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
+@also(axis="dim")
 def cummin(input: Tensor, dim: int) -> ValuesAndIndices:
     """The least value so far along dim, and where it is: the last of equals.
 
@@ -238,6 +249,7 @@ class CumMin(ArrayFunction):
         return ops.scatter_add(grad.full_like(0, ctx.shape), ctx.dim, indices, grad)  # an element leads several
 
 
+@also(axis="dim")
 def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The running product along dim.
 
@@ -296,6 +308,7 @@ def _to_the_end(x: NDArray, dim: int) -> NDArray:
 # --- differences and integrals ----------------------------------------------------------------------------------------
 
 
+@also(axis="dim")
 def diff(
     input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:  # fmt: skip
@@ -331,6 +344,7 @@ def diff(
     return x
 
 
+@also(axis="dim")
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Number | Tensor | None = None, dim: int = -1) -> Tensor:
     """The integral along dim by the trapezoidal rule.
 
@@ -352,6 +366,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Number | Tensor | None 
 trapz = trapezoid
 
 
+@also(axis="dim")
 def cumulative_trapezoid(
     y: Tensor, x: Tensor | None = None, *, dx: Number | Tensor | None = None, dim: int = -1
 ) -> Tensor:  # fmt: skip

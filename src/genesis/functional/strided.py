@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from genesis import dtypes
 from genesis.autograd import Context, Function, Tensor
+from genesis.dtypes import DType
 from genesis.errors import GraphError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.selection import index_add
 from genesis.functional.shape import reshape
 from genesis.ndarray import NDArray
 
-__all__ = ["as_strided"]
+__all__ = ["as_strided", "view_dtype"]
 
 
 def as_strided(
@@ -55,6 +56,34 @@ def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     """The number of elements from the first to the last one in memory."""
     steps = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     return 0 if 0 in shape else 1 + steps
+
+
+def view_dtype(input: Tensor, dtype: DType) -> Tensor:
+    """The same memory, its bits read as another dtype; x.view(dtype).
+
+    Args:
+        input: any shape and dtype. If dtype is of another size, the last dimension is dense and changes its length.
+        dtype: what the bits are read as.
+    Returns: a view outside the graph: changes of bits have no gradient.
+    Raises: ShapeError: the last dimension is not dense or is none, or it or the place in memory is no whole number of
+        new elements.
+    Example: >>> F.view_dtype(genesis.tensor([1.0]), genesis.int32).tolist()
+    [1065353216]
+    """
+    require_tensors("view", input=input)
+    array, old, new = input.array, input.array.dtype.itemsize, dtype.itemsize
+    shape, strides, offset = array.shape, array.strides, array.offset
+    if old != new:
+        if not shape or strides[-1] != 1:
+            got = f"shape {shape} with strides {strides}"
+            raise ShapeError(describe("view", "input", f"a dense last dimension, to see {array.dtype} as {dtype}", got))
+        if any(number * old % new for number in (shape[-1], offset, *strides[:-1])):
+            got = f"shape {shape} with strides {strides} at {offset}"
+            raise ShapeError(describe("view", "input", f"whole elements of {dtype} in the last dimension", got))
+        shape = (*shape[:-1], shape[-1] * old // new)
+        strides = (*(step * old // new for step in strides[:-1]), 1)
+        offset = offset * old // new
+    return input._like(array.view_dtype(dtype, shape, strides, offset))
 
 
 class StridedView(Function):

@@ -8,6 +8,7 @@ from genesis.autograd import Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional import decompositions as parts
 from genesis.functional.arguments import require_tensors
+from genesis.functional.keywords import also
 from genesis.linalg import factors, spectra, systems
 from genesis.linalg.factors import matrices, square
 
@@ -54,6 +55,11 @@ def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
 def qr(input: Tensor, some: bool = True) -> factors.QR:
     """Q · R of matrices, square Q unless some. See `genesis.linalg.qr`."""
     return factors.qr(input, "reduced" if some else "complete")
+
+
+def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    """The triangular factor of symmetric positive definite matrices. See `genesis.linalg.cholesky`."""
+    return factors.cholesky(input, upper=upper)
 
 
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
@@ -108,6 +114,7 @@ def adjoint(input: Tensor) -> Tensor:
     return input.mT
 
 
+@also(input="B", input2="L")
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """X of A · X = B, by Cholesky's factor of A.
 
@@ -132,17 +139,20 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     return parts.CholeskySolve.apply(B, L, bool(upper))
 
 
+@also(input="L")
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of A by its Cholesky factor. See `genesis.cholesky_solve`."""
     square("cholesky_inverse", L, "L")
     return cholesky_solve(systems.identity(L), L, upper)
 
 
+@also(input="b")
 def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     """torch.lu_solve, which takes b first. See `genesis.linalg.lu_solve`."""
     return systems.lu_solve(LU_data, LU_pivots, b)
 
 
+@also(input="b")
 def triangular_solve(
     b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> TriangularSolution:  # fmt: skip

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 import genesis.functional as F
 from genesis.autograd import Tensor
+from genesis.dtypes import DType
 from genesis.errors import ShapeError, describe
 from genesis.functional.arguments import require_tensors
+from genesis.functional.keywords import also
 from genesis.functional.matrix_exponential import MatrixExp
 from genesis.linalg import factors, spectra, systems
 
 
+@also(axis="dim")
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product along dim, which has size 3. See `F.cross`."""
     return F.cross(input, other, dim)
@@ -27,6 +30,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     return F.matrix_power(A, n) if n >= 0 else F.matrix_power(systems.inv(A), -n)
 
 
+@also(axis="dim")
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot products of vectors along dim.
 
@@ -43,13 +47,15 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return (x * y).sum(dim)
 
 
+@also(axis="dim", keepdims="keepdim")
 def vector_norm(
-    x: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: object = None
+    x: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
+    dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
     """The vector norm over dim. See `F.norm`."""
     if dim is None and not keepdim and x.ndim != 1:
         x = x.reshape(-1) if x.numel() else x.flatten()
-    return F.norm(x, float(ord), dim, keepdim, dtype)  # type: ignore[arg-type]
+    return F.norm(x, float(ord), dim, keepdim, dtype)
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
@@ -74,8 +80,10 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     return product
 
 
+@also(axis="dim", keepdims="keepdim")
 def matrix_norm(
-    A: Tensor, ord: str | float = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False
+    A: Tensor, ord: str | float = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *,
+    dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
     """The norm of matrices: "fro", ±1 and ±∞ of sums of magnitudes along columns and rows, or of singular values.
 
@@ -84,6 +92,7 @@ def matrix_norm(
         ord: which norm; "nuc" sums the singular values, 2 and −2 are the largest and the smallest one.
         dim: the two dimensions of the matrices.
         keepdim: keep dim, with size 1.
+        dtype: compute in and return this dtype.
     Returns: the shape of A without dim.
     Raises: ValueError: no such norm.
 
@@ -91,6 +100,7 @@ def matrix_norm(
         >>> genesis.linalg.matrix_norm(genesis.tensor([[3.0, -4.0], [0.0, 0.0]]), 1).item()
         4.0
     """
+    A = A if dtype is None else F.cast(A, dtype)
     if ord == "fro":
         return F.norm(A, 2.0, dim, keepdim)
     if ord in ("nuc", 2, -2):
@@ -106,13 +116,15 @@ def matrix_norm(
     return found if keepdim else found.squeeze(dim)
 
 
+@also(input="A", axis="dim", keepdims="keepdim")
 def norm(
-    A: Tensor, ord: str | float | None = None, dim: int | tuple[int, int] | None = None, keepdim: bool = False
+    A: Tensor, ord: str | float | None = None, dim: int | tuple[int, int] | None = None, keepdim: bool = False, *,
+    dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
     """vector_norm, or matrix_norm where ord is given for a matrix or for two dimensions, as in PyTorch."""
     if ord is not None and (isinstance(dim, tuple) or (dim is None and A.ndim == 2)):
-        return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim)
-    return vector_norm(A, 2.0 if ord is None else float(ord), dim, keepdim)
+        return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
+    return vector_norm(A, 2.0 if ord is None else float(ord), dim, keepdim, dtype=dtype)
 
 
 def cond(A: Tensor, p: str | float | None = None) -> Tensor:
@@ -141,6 +153,7 @@ def cond(A: Tensor, p: str | float | None = None) -> Tensor:
     return F.where(info != 0, float("inf"), found)
 
 
+@also(input="A")
 def matrix_exp(A: Tensor) -> Tensor:
     """The exponential I + A + A² / 2! + …
 

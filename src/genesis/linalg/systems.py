@@ -11,6 +11,7 @@ from genesis.autograd import Tensor
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional import decompositions as parts
 from genesis.functional.arguments import require_tensors
+from genesis.functional.keywords import also
 from genesis.linalg.factors import eye, require_zero, square
 
 
@@ -152,6 +153,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
     return parts.in_rows_of_matrix(parts.TriangularSolve.apply(LU.mT, inner, True, True), pivots)
 
 
+@also(input="A")
 def inv(A: Tensor) -> Tensor:
     """The inverses of square matrices. See `genesis.linalg.solve`."""
     square("inv", A)
@@ -177,6 +179,7 @@ def identity(A: Tensor) -> Tensor:
     return eye(A, A.shape[-1], A.shape[-1]).expand(A.shape)
 
 
+@also(input="A")
 def det(A: Tensor) -> Tensor:
     """The determinants of square matrices.
 
@@ -194,6 +197,7 @@ def det(A: Tensor) -> Tensor:
     return parts.Det.apply(A)
 
 
+@also(input="A")
 def slogdet(A: Tensor) -> SlogDet:
     """The sign of the determinant, and the logarithm of its magnitude, −∞ of singular matrices.
 
@@ -214,6 +218,7 @@ def slogdet(A: Tensor) -> SlogDet:
     return SlogDet(pivot.sign().prod(-1) * parts.sign_of(pivots), pivot.abs().log().sum(-1))
 
 
+@also(input="A")
 def logdet(A: Tensor) -> Tensor:
     """The logarithm of the determinant: NaN where that is negative. See `genesis.linalg.det`."""
     sign, value = slogdet(A)

@@ -15,7 +15,7 @@ class Copies:
         self._kept = []
         for device in {array.device for array in arrays}:
             here = [array for array in arrays if array.device is device]
-            strides = [array._dense_strides() for array in here]
+            strides = [array.dense_strides() for array in here]
             # Handles, not arrays: most copies are never looked at.
             self._kept.append((device, here, backend_of(device).copies([array.handle for array in here], strides)))
 

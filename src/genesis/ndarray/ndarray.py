@@ -121,7 +121,7 @@ class NDArray(Arithmetic):
         copied."""
         if device is self.device:
             return self
-        backend, strides = backend_of(device), self._dense_strides()
+        backend, strides = backend_of(device), self.dense_strides()
         if device.type == self.device.type:
             moved = NDArray.empty(self.shape, self.dtype, device, strides)
             backend.copy_into(moved.handle, self.handle)
@@ -136,7 +136,14 @@ class NDArray(Arithmetic):
         rows = self.permute(self._memory_order())
         copied = NDArray.from_numpy(backend_of(CUDA).empty_pinned(rows.shape, self.dtype), self.dtype)
         copied.copy_into(rows)
-        return copied.view(self.shape, self._dense_strides())
+        return copied.view(self.shape, self.dense_strides())
+
+    def share_memory(self) -> None:
+        """In place: the storage moves, with all its views, to memory that other processes may share."""
+        backend_of(self.device).share_memory(self.handle)
+
+    def is_shared(self) -> bool:
+        return bool(backend_of(self.device).is_shared(self.handle))
 
     def is_pinned(self) -> bool:
         try:
@@ -152,7 +159,7 @@ class NDArray(Arithmetic):
 
     def clone(self) -> NDArray:
         """A copy that keeps the memory order of a dense array."""
-        return ops.copy(self, self._dense_strides())
+        return ops.copy(self, self.dense_strides())
 
     def contiguous(self, channels_last: bool = False) -> NDArray:
         """This array if its memory is in that order already, else a copy that is."""
@@ -186,7 +193,7 @@ class NDArray(Arithmetic):
         """In place: self += source, a number or an array of equal shape and dtype."""
         ops.add_into(self, source)
 
-    def _dense_strides(self) -> Shape:
+    def dense_strides(self) -> Shape:
         """This array's own strides if they are dense, else row-major ones in the order of its dimensions in memory."""
         return _dense_strides(self.shape, self.strides)
 
@@ -200,6 +207,11 @@ class NDArray(Arithmetic):
         """The storage seen through another shape, other strides and another offset (counted from its start)."""
         offset = self.offset if offset is None else offset
         handle = backend_of(self.device).view(self.handle, shape, strides, offset)
+        return NDArray(handle, self.device, self.changes)
+
+    def view_dtype(self, dtype: DType, shape: Shape, strides: Shape, offset: int) -> NDArray:
+        """The storage seen as elements of another dtype, which shape, strides and offset count."""
+        handle = backend_of(self.device).view_dtype(self.handle, dtype, shape, strides, offset)
         return NDArray(handle, self.device, self.changes)
 
     def reshape(self, shape: Iterable[int]) -> NDArray:

@@ -7,7 +7,8 @@ from typing import Self
 
 from genesis import dtypes
 from genesis.autograd import no_grad
-from genesis.creation import DeviceLike, empty_like
+from genesis.creation import DeviceLike
+from genesis.creation_like import empty_like
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
 from genesis.ndarray import Device
@@ -142,6 +143,12 @@ class Convertible:
     def double(self) -> Self:
         """Cast floating parameters and buffers to float64. See `nn.Module.to`."""
         return self.to(dtypes.float64)
+
+    def share_memory(self) -> Self:
+        """Share parameters and buffers with other processes. See `genesis.Tensor.share_memory_`."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.share_memory_()
+        return self
 
     def half(self) -> Self:
         """Cast floating parameters and buffers to float16. See `nn.Module.to`."""

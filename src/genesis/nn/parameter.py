@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from genesis import sharing
 from genesis.creation import DeviceLike, empty
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
@@ -117,3 +118,7 @@ def is_lazy(param: object) -> bool:
         True
     """
     return isinstance(param, UninitializedParameter | UninitializedBuffer)
+
+
+for _kind in (Parameter, Buffer):
+    sharing.register(_kind)

@@ -53,6 +53,10 @@ def view(x: Tensor, shape: Shape, strides: Shape, offset: int) -> Tensor:
     return x.as_strided(shape, strides, offset)
 
 
+def view_dtype(x: Tensor, dtype: DType, shape: Shape, strides: Shape, offset: int) -> Tensor:
+    return x.view(TORCH_DTYPES[dtype]).as_strided(shape, strides, offset)
+
+
 def copy(x: Tensor, strides: Shape) -> Tensor:
     return torch.empty_strided(x.shape, strides, dtype=x.dtype).copy_(x)
 
@@ -101,6 +105,14 @@ def from_dlpack(source: SupportsDLPack) -> Tensor:
 
 def empty_pinned(shape: Shape, dtype: DType) -> HostArray:
     return np.empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
+
+
+def share_memory(x: Tensor) -> None:
+    x.share_memory_()
+
+
+def is_shared(x: Tensor) -> bool:
+    return x.is_shared()
 
 
 def is_pinned(array: HostArray) -> bool:

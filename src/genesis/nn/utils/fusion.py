@@ -6,7 +6,7 @@ import copy
 from typing import TypeVar
 
 from genesis import functional as F
-from genesis.creation import ones_like, zeros_like
+from genesis.creation_like import ones_like, zeros_like
 from genesis.errors import describe
 from genesis.nn.module import Module
 from genesis.nn.modules.batchnorm import _BatchNorm

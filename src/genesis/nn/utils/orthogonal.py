@@ -7,7 +7,8 @@ from typing import TypeVar
 from genesis import functional as F
 from genesis import linalg
 from genesis.autograd import no_grad
-from genesis.creation import eye, ones_like, zeros_like
+from genesis.creation import eye
+from genesis.creation_like import ones_like, zeros_like
 from genesis.dtypes import finfo, int32
 from genesis.errors import ShapeError, describe
 from genesis.nn.module import Module

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from genesis.autograd import no_grad
-from genesis.creation import ones_like
+from genesis.creation_like import ones_like
 from genesis.errors import DTypeError, describe
 from genesis.nn.module import Module
 from genesis.nn.utils import pruning

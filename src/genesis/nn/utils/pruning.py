@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from genesis import functional as F
 from genesis.autograd import no_grad
-from genesis.creation import ones_like, zeros_like
+from genesis.creation_like import ones_like, zeros_like
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.nn.hooks import ForwardPreHook
 from genesis.nn.module import Module

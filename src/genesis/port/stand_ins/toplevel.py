@@ -13,6 +13,7 @@ from genesis import Tensor
 from genesis.amp import is_autocast_enabled as is_autocast_enabled
 from genesis.autograd.modes import state as thread
 from genesis.errors import describe
+from genesis.functional.keywords import also
 from genesis.nn import functional as F
 from genesis.port.facade import Missing
 from genesis.port.stand_ins.device import device as device
@@ -68,13 +69,15 @@ def _check(cond: object, message: object = None) -> None:
 # --- functions that torch.nn.functional has under the same name, with the same arguments ------------------------------
 
 _ALIKE = (
-    "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", "celu", "celu_",
-    "channel_shuffle", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "cosine_similarity", "dropout",
-    "feature_alpha_dropout", "group_norm", "hardshrink", "layer_norm", "max_pool1d", "max_pool2d", "pairwise_distance",
+    "adaptive_avg_pool1d", "adaptive_max_pool1d", "avg_pool1d", "bilinear", "celu", "celu_",
+    "channel_shuffle", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "cosine_similarity",
+    "group_norm", "hardshrink", "layer_norm", "max_pool1d", "max_pool2d", "pairwise_distance",
     "pixel_shuffle", "pixel_unshuffle", "prelu", "relu_", "rms_norm", "rrelu", "rrelu_", "selu", "selu_", "threshold",
     "threshold_",
 )  # fmt: skip
 globals().update({name: getattr(F, name) for name in _ALIKE})
+_DROPOUTS = ("alpha_dropout", "dropout", "feature_alpha_dropout")
+globals().update({name: also(train="training")(getattr(F, name)) for name in _DROPOUTS})
 
 
 # --- functions of complex tensors, which are all real here ------------------------------------------------------------

@@ -68,6 +68,10 @@ def view(x: DeviceArray, shape: Shape, strides: Shape, offset: int) -> DeviceArr
     return DeviceArray(x.storage, shape, strides, offset, x.dtype)
 
 
+def view_dtype(x: DeviceArray, dtype: DType, shape: Shape, strides: Shape, offset: int) -> DeviceArray:
+    return DeviceArray(x.storage, shape, strides, offset, dtype)
+
+
 def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
     out = array.empty(x.shape, x.dtype, x.device_index, strides)
     copy_into(out, x)
@@ -180,6 +184,14 @@ def to_cpu(x: DeviceArray) -> HostArray:
 
 def empty_pinned(shape: Shape, dtype: DType) -> HostArray:
     return memory.pinned_empty(shape, "uint16" if dtype is dtypes.bfloat16 else dtype.name)
+
+
+def share_memory(x: DeviceArray) -> None:
+    """Leave x where it is, as PyTorch does."""
+
+
+def is_shared(x: DeviceArray) -> bool:
+    return True
 
 
 def is_pinned(array: HostArray) -> bool:

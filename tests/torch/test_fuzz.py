@@ -32,7 +32,7 @@ def test_a_model_that_computes_something_else_is_found(monkeypatch: pytest.Monke
     assert all(fuzz.case(seed)[0] for seed in range(5))
 
 
-@pytest.mark.parametrize("check", ["eager", "unfuse", "backend"])
+@pytest.mark.parametrize("check", ["eager", "float32", "unfuse", "backend"])
 def test_the_zoo_on_a_network_of_ours(check: str) -> None:
     network = Network("chains", lambda: nn.Sequential(nn.Conv2d(3, 4, 3), chain(4, 4), chain(4, 2, 3), nn.Flatten()), 8)
     found = zoo.check(network, [check])
@@ -40,7 +40,8 @@ def test_the_zoo_on_a_network_of_ours(check: str) -> None:
     assert found["detail"].startswith("3 convolutions; 2 fused")
 
 
-def test_the_zoo_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("check", "message"), [("eager", "step 0"), ("float32", "float32: buffers")])
+def test_the_zoo_finds_what_is_wrong(check: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fuse = genesis.torch.fuse
 
     def wrong(model: nn.Module) -> nn.Module:
@@ -49,6 +50,6 @@ def test_the_zoo_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         return fuse(copy.deepcopy(model))
 
     monkeypatch.setattr(genesis.torch, "fuse", wrong)
-    found = zoo.check(Network("plain", lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), 8), ["eager"])
+    found = zoo.check(Network("plain", lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), 8), [check])
     assert found["verdict"] == "wrong"
-    assert "step 0" in found["detail"]
+    assert message in found["detail"]

@@ -3,7 +3,8 @@
 Each network is called once in training mode, with gradients, on small pictures in channels-last; what is fused on CUDA
 alone is fused too. A line per network, then the totals: the convolutions that are fused, those among them with an
 activation, and both as shares of the elements of all convolutions' outputs; at last the reasons of those that are left
-or fused without the activation that follows, the largest share first.
+or fused without the activation that follows, the largest share first. A convolution whose result is added to another
+one's counts as fused where the sum runs with that one: no pass of its own is left.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import genesis.torch
 from genesis.activations import NUMBERS
 from genesis.torch import bridge
 from genesis.torch.entries import ConvEntry
+from genesis.torch.reasons import SUMMED
 from tests.torch.zoo_networks import MOST_PARAMETERS, Network, networks
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
@@ -117,6 +119,8 @@ def _convolutions(network: Network) -> list[Convolution]:
         entry = model.get_submodule(name).__dict__.get("forward")
         if isinstance(entry, ConvEntry) and name not in reasons:
             found.append(Convolution(size, entry.kinds, "", entry.taker))
+        elif reasons.get(name) == SUMMED:
+            found.append(Convolution(size, ("add",), "", ""))
         else:
             found.append(Convolution(size, (), reasons.get(name, "another kind of convolution"), ""))
     return found

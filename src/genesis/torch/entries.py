@@ -14,6 +14,7 @@ from torch.compiler import is_compiling
 
 from genesis.torch import bridge, pooling
 from genesis.torch import pending_metadata as pending_metadata  # registers functions
+from genesis.torch import pending_pooling as pending_pooling
 from genesis.torch import pending_scales as pending_scales
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer

@@ -34,7 +34,7 @@ class Link:
     """
 
     __slots__ = (
-        "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "is_scaled", "known", "modes",
+        "before", "begun", "bias", "cast", "dtype", "entry", "eps", "guarded", "inner", "input", "known", "modes",
         "momentum",
         "norm", "norm_versions", "output", "plan", "ready", "ready_for", "residual", "residual_inner",
         "residual_version", "source", "training", "versions", "weight",
@@ -63,7 +63,9 @@ class Link:
         self.residual_version = 0
         self.ready: Tensor | Computed | None = None  # with the activation ready_for, computed in advance
         self.ready_for = ""
-        self.is_scaled = False  # weight and bias are the layer's with a scale of the result
+        self.before: tuple[
+            str, ...
+        ] = ()  # "mul": weight and bias have a scale of the result; "avg_pool2d": so has input
 
     def values(self) -> None:
         """Return none: see Computed."""
@@ -73,7 +75,7 @@ class Link:
         link = Link(
             self.entry, self.guarded, self.input, self.weight, self.bias, self.modes, self.versions, self.inner
         )  # fmt: skip
-        link.output, link.cast, link.source, link.is_scaled = self.output, self.cast, self.source, self.is_scaled
+        link.output, link.cast, link.source, link.before = self.output, self.cast, self.source, self.before
         if stage:
             link.norm, link.training, link.momentum, link.eps = self.norm, self.training, self.momentum, self.eps
             link.norm_versions, link.begun, link.known = self.norm_versions, self.begun, self.known
@@ -101,14 +103,14 @@ class Link:
     def note_fused(self, stage: int, activation: str) -> None:
         """An activation ended it."""
         self.entry.fused(stage, activation, self.norm is not NO_NORM)
-        if self.is_scaled:
-            self.entry.kinds = ("mul", *self.entry.kinds)
+        if self.before:
+            self.entry.kinds = (*self.before, *self.entry.kinds)
 
     def note_materialized(self, stage: int) -> None:
         """Other code used its value."""
         entry = self.entry
-        if self.is_scaled:
-            entry.unfused, entry.kinds = 0, ("mul", "add")[: 1 + stage // 2]
+        if self.before:
+            self._note_materialized_after(stage)
         elif not stage and self._adds_bias():
             entry.unfused, entry.kinds, entry.reason = 0, ("bias",), ""
         elif not stage and self.output is not None:  # under inference_mode, of which other modes learn nothing
@@ -116,6 +118,15 @@ class Link:
         else:
             waits = not stage and self.plan.contiguous and self.bias is not None and bridge.activates(self.input)
             entry.note_materialized(stage, self.norm is NO_NORM, waits)
+
+    def _note_materialized_after(self, stage: int) -> None:
+        """The same, where something runs with it already."""
+        entry = self.entry
+        if stage:
+            entry.note_materialized(stage, self.norm is NO_NORM, False)
+        else:
+            entry.unfused, entry.kinds = 0, ()
+        entry.kinds = (*self.before, *entry.kinds)
 
     def _adds_bias(self) -> bool:
         """Does the bias run with a convolution that other code takes? Not where the result has to be reordered."""

@@ -23,6 +23,7 @@ from genesis.torch.activations import Function
 from genesis.torch.computed import Computed
 from genesis.torch.links import NO_NORM, Link
 from genesis.torch.modes import are_current, are_current_for_guarded, versions_of_norm
+from genesis.torch.reasons import SUMMED
 from genesis.torch.tensor_guards import GuardedConv, GuardedNorm, Look, guard
 
 _swap, _make = torch._C._swap_tensor_impl, Tensor._make_wrapper_subclass
@@ -353,8 +354,11 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
     link: Link = first.link
     if second is first or link.plan.is_ambiguous or not can_extend(first, link):
         return NOT_HERE
-    strides, inner = None, None
+    strides, inner, summand = None, None, None
     if type(second) is Pending:
+        if not second.stage:
+            summand = second.link.entry
+            summand.taker = "add"
         second = computed(second) if link.plan.contiguous else materialize(second)
         if type(second) is Computed:
             strides = second.plan.strides
@@ -373,6 +377,8 @@ def _add(func: object, input: Tensor, other: Any = None, *, alpha: object = 1, o
     else:
         link.entry.leave_on_cpu()
         return NOT_HERE
+    if summand is not None and not summand.kinds:
+        summand.reason = SUMMED
     if link.residual is not None:
         link = link.copy(1)
     link.residual, link.residual_inner, link.residual_version = second, inner, second._version

@@ -77,7 +77,8 @@ def _fold(p: Pending, factor: Tensor | float, in_place: bool) -> Tensor | NotHer
     assert link.weight is not None
     if scaled.weight.stride() != link.weight.stride():  # prepared launches are of that one's
         return NOT_HERE
-    scaled.cast, scaled.is_scaled = None, True
+    scaled.cast = None
+    scaled.before = link.before if "mul" in link.before else (*link.before, "mul")
     scaled.versions = versions_of_three(scaled.input, scaled.weight, scaled.bias)
     if in_place:
         p.link = scaled

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 NOTHING_FOLLOWS = "no batch norm or activation follows"
 UNPLANNED = "its result is empty, or its picture padded on one side more"
+SUMMED = "its sum with another convolution's result runs with that one: there is nothing left to fuse"
 _RESHAPED = "its values are read in another shape: there is nothing to fuse"
 _MIXED = "it reads other pixels or channels than its own: it is a pass by itself"
 _WHY = {
     "conv2d": "the next convolution reads it as it is: there is nothing to fuse",
     "cat": "it copies it; a norm or activation of each part, before they are joined, would be fused",
     "mean": "it is read twice, as by squeeze-and-excite: for its mean, and scaled by what comes of that",
-    "add": "the summand has another shape, dtype or order of memory, or is a convolution that runs with the sum",
+    "add": "the summand has another shape, dtype or order of memory",
     "mul": "the factor is no number nor one for each channel, or the weight has more numbers than the result",
     "dropout": "numbers are drawn for it; a dropout of 0 would let the convolution run with what follows",
     "group_norm": "its statistics need the whole result: see genesis.torch.group_norm",

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from genesis.records import ConvGeometry
-from genesis.torch import pending_scales as pending_scales  # whose handlers come first
+from genesis.torch import pending_pooling as pending_pooling  # whose handlers come first
+from genesis.torch import pending_scales as pending_scales
 from genesis.torch.activations import Function
 from genesis.torch.computed import Computed
 from genesis.torch.modes import Modes, current_modes, nothing_intercepts

@@ -14,7 +14,7 @@ from genesis.autograd.modes import unrecordable
 from genesis.creation import DeviceLike, device_of, dtype_of, like, shape_of, tensor
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.generator import Generator, drawing
+from genesis.generator import READS_STATE, SETS_STATE, Generator, drawing
 from genesis.ndarray import NDArray, random
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
@@ -36,7 +36,7 @@ def manual_seed(seed: int) -> None:
     """
     if isinstance(seed, float) or not hasattr(seed, "__index__"):
         raise DTypeError(describe("manual_seed", "seed", "an int", repr(seed)))
-    unrecordable("sets the state of a random generator")
+    unrecordable(SETS_STATE)
     random.manual_seed(operator.index(seed))
 
 
@@ -54,6 +54,7 @@ def get_rng_state(device: DeviceLike = None) -> Tensor:
         >>> genesis.rand(2).tolist() == first
         True
     """
+    unrecordable(READS_STATE)
     return tensor(np.frombuffer(random.get_state(device_of(device)), dtype=np.uint8))
 
 
@@ -69,7 +70,7 @@ def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
         raise DTypeError(
             describe("set_rng_state", "new_state", "a tensor of uint8", getattr(new_state, "dtype", new_state))
         )
-    unrecordable("sets the state of a random generator")
+    unrecordable(SETS_STATE)
     random.set_state(new_state.numpy().tobytes(), device_of(device))
 
 

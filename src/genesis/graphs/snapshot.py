@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from genesis.amp import GradScaler
 from genesis.dtypes import DType
+from genesis.generator import Generator
 from genesis.graphs.compiled import Compiled
 from genesis.graphs.flat import Conditions
 from genesis.graphs.guards import needed_attributes
@@ -130,7 +131,7 @@ class Snapshot:
     def _visit(self, found: _Found) -> None:
         value, label, self._where = found
         kind = type(value)
-        if isinstance(value, DType | Device | FusedConv) or (isinstance(value, IMMUTABLE) and not _is_python(kind)):
+        if isinstance(value, _OPAQUE) or (isinstance(value, IMMUTABLE) and not _is_python(kind)):
             return
         if isinstance(value, type):
             self._visit_class(value, label)
@@ -290,6 +291,7 @@ class Snapshot:
             raise UnwatchableError(f"calls '{label}', whose results functools.lru_cache keeps{self._where}")
 
 
+_OPAQUE = (DType, Device, FusedConv, Generator)  # the numbers of a generator are drawn anew in each replay
 PLAIN_BASES = (int, float, complex, str, bytes)
 _FUNCTIONS = (FunctionType, staticmethod, classmethod, property, functools.partial)
 _CACHED_FUNCTION = type(functools.lru_cache(lambda: 0))

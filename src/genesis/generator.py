@@ -15,6 +15,7 @@ from genesis.errors import DTypeError, describe
 from genesis.ndarray import Device, random
 from genesis.tensor import Tensor
 
+SETS_STATE, READS_STATE = "sets the state of a random generator", "reads the state of a random generator"
 _lock = threading.RLock()  # while a generator draws, the device's own stands aside
 
 
@@ -37,7 +38,7 @@ class Generator:
 
     def __init__(self, device: Device | str = "cpu") -> None:
         self.device = Device(device)
-        self._state = b""
+        self._stream = random.RandomStream()
         self.manual_seed(int.from_bytes(os.urandom(7), "little"))
 
     def manual_seed(self, seed: int) -> Generator:
@@ -49,6 +50,7 @@ class Generator:
         """
         if isinstance(seed, float) or not hasattr(seed, "__index__"):
             raise DTypeError(describe("manual_seed", "seed", "an int", repr(seed)))
+        unrecordable(SETS_STATE)
         with self._in_place_of_the_devices():
             random.manual_seed_of(seed.__index__(), self.device)
         self._seed = seed.__index__()
@@ -65,25 +67,19 @@ class Generator:
 
     def get_state(self) -> Tensor:
         """The state as bytes. See `genesis.get_rng_state`."""
-        return tensor(np.frombuffer(self._state, dtype=np.uint8))
+        unrecordable(READS_STATE)
+        return tensor(np.frombuffer(self._stream.state, dtype=np.uint8))
 
     def set_state(self, new_state: Tensor) -> None:
         """Restore a state. See `genesis.get_rng_state`."""
-        self._state = new_state.numpy().tobytes()
+        unrecordable(SETS_STATE)
+        self._stream.state = new_state.numpy().tobytes()
 
     @contextlib.contextmanager
     def _in_place_of_the_devices(self) -> Iterator[None]:
         """Inside, the device draws from this stream."""
-        unrecordable("draws from a generator of its own")
-        with _lock:
-            before = random.get_state(self.device)
-            if self._state:
-                random.set_state(self._state, self.device)
-            try:
-                yield
-                self._state = random.get_state(self.device)
-            finally:
-                random.set_state(before, self.device)
+        with _lock, random.drawing_from(self._stream, self.device):
+            yield
 
 
 _NONE = contextlib.nullcontext()

@@ -15,7 +15,7 @@ from genesis.creation import DeviceLike, device_of, dtype_of, shape_of, tensor
 from genesis.creation_like import like, strides_like
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.generator import Generator, drawing
+from genesis.generator import READS_STATE, SETS_STATE, Generator, drawing
 from genesis.ndarray import NDArray, random
 from genesis.pinning import placed
 from genesis.shapes import Shape
@@ -38,7 +38,7 @@ def manual_seed(seed: int) -> None:
     """
     if isinstance(seed, float) or not hasattr(seed, "__index__"):
         raise DTypeError(describe("manual_seed", "seed", "an int", repr(seed)))
-    unrecordable("sets the state of a random generator")
+    unrecordable(SETS_STATE)
     random.manual_seed(operator.index(seed))
 
 
@@ -56,6 +56,7 @@ def get_rng_state(device: DeviceLike = None) -> Tensor:
         >>> genesis.rand(2).tolist() == first
         True
     """
+    unrecordable(READS_STATE)
     return tensor(np.frombuffer(random.get_state(device_of(device)), dtype=np.uint8))
 
 
@@ -71,7 +72,7 @@ def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:
         raise DTypeError(
             describe("set_rng_state", "new_state", "a tensor of uint8", getattr(new_state, "dtype", new_state))
         )
-    unrecordable("sets the state of a random generator")
+    unrecordable(SETS_STATE)
     random.set_state(new_state.numpy().tobytes(), device_of(device))
 
 

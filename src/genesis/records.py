@@ -167,6 +167,17 @@ class AdamOptions(NamedTuple):
     maximize: bool
 
 
+class RandomStream:
+    """Random numbers apart from a device's generator.
+
+    Attributes:
+        state: as get_rng_state gives it; empty until it is seeded or forked.
+    """
+
+    def __init__(self, state: bytes = b"") -> None:
+        self.state = state
+
+
 class StepInputs(NamedTuple, Generic[A]):
     """The arrays that sgd_step and adam_step read when they run, for CUDA graphs.
 

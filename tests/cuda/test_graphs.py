@@ -192,6 +192,27 @@ def test_replays_draw_what_eager_calls_would(name: str, monkeypatch: pytest.Monk
     assert [first, second, drawn.tolist()] == expected
 
 
+def test_replays_draw_from_a_generator_of_ones_own() -> None:
+    mine, theirs = (genesis.Generator("cuda").manual_seed(3) for _ in range(2))
+
+    def draw(generator: genesis.Generator) -> genesis.Tensor:
+        first = genesis.rand(9, device="cuda", generator=generator) + genesis.rand(9, device="cuda")
+        return first + genesis.empty(9, device="cuda").normal_(generator=generator)
+
+    genesis.manual_seed(5)
+    expected = [draw(theirs).tolist() for _ in range(3)]
+    state = theirs.get_state().tolist()
+    g, drawn = captured(lambda: draw(mine))
+    mine.manual_seed(3)
+    genesis.manual_seed(5)
+    found = []
+    for _ in range(2):
+        g.replay()
+        found.append(drawn.tolist())
+    assert [*found, draw(mine).tolist()] == expected
+    assert mine.get_state().tolist() == state
+
+
 def test_a_capture_draws_nothing() -> None:
     state = genesis.cuda.get_rng_state()
     captured(DRAWS["rand"])

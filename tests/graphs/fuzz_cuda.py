@@ -1,6 +1,7 @@
 """Random training loops on CUDA, compiled and eagerly, in which one thing changes between two steps.
 
     python -m tests.graphs.fuzz_cuda --cases 1000 --seed 0        on the simulated device; --cuda auto: on a GPU
+    python -m tests.graphs.fuzz_cuda --cases 1000 --log FILE      goes on where a run with that file was stopped
 
 A loop draws a network, an optimizer and a step; before some of its steps, one of CHANGES is made. Results, parameters,
 gradients, buffers, the optimizer's state, the scale and the random numbers that follow must be the eager loop's, bit
@@ -16,6 +17,7 @@ import sys
 import time
 import traceback
 import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -111,21 +113,45 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--cuda", default="simulated", choices=("simulated", "auto"))
+    parser.add_argument("--log", type=Path, help="a line for each seed; those that it has are not run again")
     given = parser.parse_args()
-    wrong, replayed, done, start = 0, 0, 0, time.monotonic()
+    known = logged(given.log)
+    start = time.monotonic()
     with override(cuda=given.cuda):
         for seed in range(given.seed, given.seed + given.cases):
             if time.monotonic() - start > given.seconds:
                 break
+            if seed in known:
+                continue
             outcome = timed(seed)
-            done, replayed = done + 1, replayed + (outcome.num_replays > 0)
+            known[seed] = Logged(outcome.num_replays, not outcome.wrong)
             if outcome.wrong:
-                wrong += 1
                 print(f"python -m tests.graphs.fuzz_cuda --cases 1 --seed {seed}: {outcome.wrong}\n", flush=True)
-            if done % 50 == 0:
-                print(f"{done} loops in {time.monotonic() - start:.0f} s, {wrong} wrong", flush=True)
-    print(f"{done} loops, {replayed} of them replayed, {wrong} wrong")
-    return int(wrong > 0)
+            if given.log is not None:
+                with given.log.open("a") as file:
+                    file.write(f"{seed} {known[seed].num_replays} {'same' if known[seed].is_same else 'different'}\n")
+            if len(known) % 50 == 0:
+                print(f"{len(known)} loops, {time.monotonic() - start:.0f} s, {num_wrong(known)} wrong", flush=True)
+    replayed = sum(each.num_replays > 0 for each in known.values())
+    print(f"{len(known)} loops, {replayed} of them replayed, {num_wrong(known)} wrong")
+    return int(num_wrong(known) > 0)
+
+
+class Logged(NamedTuple):
+    num_replays: int
+    is_same: bool
+
+
+def logged(file: Path | None) -> dict[int, Logged]:
+    """The outcomes in a log, by seed."""
+    if file is None or not file.exists():
+        return {}
+    lines = [line.split() for line in file.read_text().splitlines()]
+    return {int(seed): Logged(int(num_replays), verdict == "same") for seed, num_replays, verdict in lines}
+
+
+def num_wrong(known: dict[int, Logged]) -> int:
+    return sum(not each.is_same for each in known.values())
 
 
 if __name__ == "__main__":

@@ -50,14 +50,15 @@ class Loop:
         self.fails_in: str | None = None  # where the step raises
         self.after: Callable[[], None] = nothing  # a scheduler's step, say
         self.generator = genesis.Generator(device="cuda").manual_seed(3)
+        self.drawn = genesis.Generator().manual_seed(5)  # on the CPU, which is faster than the simulated device
         self.mean = optim.swa_utils.AveragedModel(self.model)
         self.held: list[Any] = []
         function = STEPS[step]
         self.step: Any = genesis.compile(function) if is_compiled else function
 
     def take(self) -> list[Any]:
-        x = self.prepare(genesis.randn(self.batch, 6, device="cuda"))
-        target = genesis.randint(0, 3, (self.batch,), device="cuda")
+        x = self.prepare(genesis.randn(self.batch, 6, generator=self.drawn).to("cuda"))
+        target = genesis.randint(0, 3, (self.batch,), generator=self.drawn).to("cuda")
         if self.argument_requires_grad:
             x.requires_grad_()
         try:
@@ -78,8 +79,8 @@ class Loop:
 
     def seen(self, result: Any) -> list[Any]:
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
-        found = [result, genesis.rand(1, device="cuda"), *self.model.parameters(), *self.model.buffers()]
-        found += [*self.mean.parameters(), genesis.rand(1, device="cuda", generator=self.generator)]
+        found = [result, genesis.cuda.get_rng_state(), *self.model.parameters(), *self.model.buffers()]
+        found += [*self.mean.parameters(), self.generator.get_state()]
         found += [param.grad for param in (*params, *self.model.parameters())] + self.average
         for param in params:
             found += sorted(self.optimizer.state.get(param, {}).items())

@@ -10,6 +10,7 @@ import pytest
 
 import genesis
 from genesis import Tensor, nn, optim
+from genesis.nn import functional as F
 from genesis.optim import lr_scheduler as schedulers
 from genesis.optim import swa_utils
 from tests.cuda.test_custom_op import square
@@ -56,6 +57,7 @@ def losses_and_weights(
         if scheduler is not None:
             scheduler.step(*[1.0] * isinstance(scheduler, schedulers.ReduceLROnPlateau))
         found += [each.detach().clone() for each in (*toy.model.parameters(), *toy.average.parameters())]
+        found += [toy.generator.get_state(), genesis.cuda.get_rng_state()]
     return flat(found)
 
 
@@ -164,6 +166,28 @@ def draw_from_a_generator(toy: Toy) -> None:
     toy.model.weight.grad.mul_(genesis.rand(2, 3, device="cuda", generator=toy.generator))
 
 
+def recompute_dropout(toy: Toy) -> None:
+    """Checkpoints in one another, with numbers of both generators, before and after draws that are not repeated."""
+
+    def dropped(x: Tensor) -> Tensor:
+        inner = genesis.utils.checkpoint.checkpoint(F.dropout, x * 2, 0.5)
+        return inner * genesis.rand(3, device="cuda") * genesis.rand(3, device="cuda")
+
+    genesis.rand(1, device="cuda")
+    x = toy.model.weight * genesis.rand(2, 3, device="cuda", generator=toy.generator)
+    value = genesis.utils.checkpoint.checkpoint(dropped, x)
+    value = value * F.dropout(value, 0.5)
+    value.sum().backward()
+
+
+def read_the_state(toy: Toy) -> None:
+    toy.generator.get_state()
+
+
+def seed_the_generator(toy: Toy) -> None:
+    toy.generator.manual_seed(1)
+
+
 def move_a_schedule(toy: Toy) -> None:
     toy.optimizer.param_groups[0]["lr"] = toy.optimizer.param_groups[0]["lr"] * 0.9
 
@@ -180,7 +204,10 @@ def use_a_kernel(toy: Toy) -> None:
         (move_an_average, ""),
         (print_something, "calls print, which a replay would not"),
         (read_a_value, "reads values"),
-        (draw_from_a_generator, "draws from a generator of its own"),
+        (draw_from_a_generator, ""),
+        (recompute_dropout, ""),
+        (read_the_state, "reads the state of a random generator"),
+        (seed_the_generator, "sets the state of a random generator"),
         (move_a_schedule, "changes the options of an optimizer"),
     ],
 )

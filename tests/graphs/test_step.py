@@ -11,6 +11,7 @@ import pytest
 
 import genesis
 from genesis import growth, nn, optim
+from genesis.nn import functional as F
 from tests.graphs.steps import (
     OPTIMIZERS,
     Regression,
@@ -35,6 +36,30 @@ def test_bit_for_bit(build: Callable[[], nn.Module], optimizer: str) -> None:
         assert_same(mine, theirs)
     assert compiled.runs == 2  # the second is recorded
     assert compiled.step.num_recordings == 1
+
+
+def test_draws_from_a_generator_and_in_a_checkpoint() -> None:
+    """Nothing is drawn twice, and the generators stand afterwards where the eager step leaves them."""
+
+    def step(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
+        noise = genesis.rand(*x.shape, generator=r.scale) + genesis.rand(*x.shape)
+        checkpointed = genesis.utils.checkpoint.checkpoint(lambda x: F.dropout(r.model(x), 0.5), x * noise)
+        loss = (checkpointed * genesis.empty(1).normal_(generator=r.scale)).square().mean()
+        loss.backward()
+        r.optimizer.step()
+        return loss
+
+    histories = []
+    for run in (genesis.compile(step), step):
+        genesis.manual_seed(0)
+        r: Any = Regression()
+        r.scale = genesis.Generator().manual_seed(1)
+        taken = [run(r, genesis.ones(2, 3)).item() for _ in range(5)]
+        states = [genesis.get_rng_state().tolist(), r.scale.get_state().tolist()]
+        if run is not step:
+            assert run.num_replays == 3
+        histories.append([taken, states, *[param.tolist() for param in r.model.parameters()]])
+    assert histories[0] == histories[1]
 
 
 def halve_rate(training: Training) -> None:

@@ -124,6 +124,17 @@ def change_mode(r: Regression, x: genesis.Tensor) -> genesis.Tensor:
     return descend(r, x)
 
 
+def test_a_number_that_counts_steps_is_named_once() -> None:
+    r = Regression()
+    compiled = genesis.compile(lambda x, number: descend(r, x) * number)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number in range(2 * compiled.most_new):
+            compiled(genesis.ones(5, 3), number)
+    assert ["pass numbers that vary as tensors" in str(each.message) for each in caught] == [True]
+    assert caught[0].filename == __file__
+
+
 @pytest.mark.parametrize(
     ("step", "reason"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, cast
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, cast
 from genesis.autograd.context import Context
 from genesis.autograd.function import ArrayFunction
 from genesis.autograd.graph import Edge, Node, Variable
-from genesis.autograd.modes import enable_grad, state, unrecordable, with_autocast
+from genesis.autograd.modes import enable_grad, repeated, state, with_autocast
 from genesis.autograd.walk import grad
 from genesis.errors import GraphError
 from genesis.ndarray import CPU, Device, NDArray, random
+from genesis.records import RandomStream
 
 if TYPE_CHECKING:
     from genesis.tensor import Tensor
@@ -47,7 +49,7 @@ class _Segment(Generic[R]):
         self.call, self.arguments = call, arguments
         self.autocast = state.autocast
         devices = {CPU, *(tensor.array.device for tensor in _tensors(arguments))} if preserve_rng else ()
-        self.generators = {device: random.get_state(device) for device in devices}
+        self.generators = {device: _forked(device) for device in devices}
         self.first = 0  # number of the first node of the latest run
 
     def run(self) -> R:
@@ -56,17 +58,12 @@ class _Segment(Generic[R]):
 
     def run_again(self) -> R:
         """Run with the random numbers and the autocast of the first time."""
-        if self.generators:
-            unrecordable("sets the state of a random generator, for a checkpoint")
-        before: dict[Device, bytes] = {device: random.get_state(device) for device in self.generators}
-        try:
-            for device, saved in self.generators.items():
-                random.set_state(saved, device)
-            with enable_grad(), with_autocast(self.autocast):
-                return self.run()
-        finally:
-            for device, saved in before.items():
-                random.set_state(saved, device)
+        with contextlib.ExitStack() as generators, enable_grad(), with_autocast(self.autocast):
+            for device, first in self.generators.items():
+                with random.drawing_from(first, device):
+                    again = _forked(device)  # it may run a third time
+                generators.enter_context(random.drawing_from(again, device))
+            return self.run()
 
     def outputs(self, result: object) -> list[Variable]:
         """The tensors in a result that this call's graph has made."""
@@ -114,6 +111,14 @@ class _Segment(Generic[R]):
                 ]
             )
         return list(leaves.values())
+
+
+def _forked(device: Device) -> RandomStream:
+    """A stream that goes on from where the device's generator stands, in replays of this run too."""
+    stream = RandomStream()
+    fork = random.drawing_as_here(random.fork)
+    repeated(lambda arrays: fork(stream, device), [])
+    return stream
 
 
 class _Checkpoint(ArrayFunction):

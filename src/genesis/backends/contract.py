@@ -27,6 +27,7 @@ Rules that hold for all of them:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from genesis.backends import flops
 from genesis.backends.dispatch import Capture as Capture
@@ -40,6 +41,7 @@ from genesis.backends.signatures import SupportsDLPack as SupportsDLPack
 from genesis.backends.traits import TRAITS as TRAITS
 from genesis.backends.traits import op
 from genesis.dtypes import DType, HostArray, float32
+from genesis.records import RandomStream
 
 
 # --- storage: what an array is, views, copies, to the host and back (cpu/storage.py, cuda/ops/storage) ---------------------
@@ -384,13 +386,17 @@ def topk(x: Handle, k: int, dim: int, largest: bool) -> tuple[Handle, Handle]: "
 @op()
 def cummax(x: Handle, dim: int) -> tuple[Handle, Handle]: """The greatest so far along dim, and its int64 index; the last of equals; NaN is the largest."""; ...
 
-# --- random: from the device's generator; with a seed, its numbers, whatever the generator's state (cpu/random.py, cuda/ops/random) ---
+# --- random: from the device's generator; with a seed, its numbers, whatever the generator's state (cpu/random.py, cuda/ops/random, cuda/runtime/generators.py) ---
 @op(idle=True)
 def manual_seed(seed: int, device_index: int | None = None) -> None: """Seed the generator of one device, or of all."""; ...
 @op(idle=True)
 def get_rng_state(device_index: int = 0) -> bytes: ...
 @op(idle=True)
 def set_rng_state(state: bytes, device_index: int = 0) -> None: ...
+@op(query=True)
+def drawing_from(stream: RandomStream, device_index: int = 0) -> AbstractContextManager[None]: """Inside, the stream stands in for the device's generator."""; ...
+@op(query=True)
+def fork_rng(stream: RandomStream, device_index: int = 0) -> None: """The stream goes on from where the device's generator stands, apart from it."""; ...
 @op(random=True)
 def rand(shape: Shape, seed: int | None = None, dtype: DType = float32, device_index: int = 0) -> NewHandle: """Uniform in [0, 1)."""; ...
 @op(random=True)

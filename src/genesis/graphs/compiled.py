@@ -79,6 +79,7 @@ class Compiled(abc.ABC):
 
     max_recordings = 8
     most_in_vain = 8  # recordings in a row that were never replayed
+    most_new = 16  # signatures in a row that are new, before a warning
 
     def __init__(self, target: Target, name: str) -> None:
         self.target = target
@@ -91,6 +92,7 @@ class Compiled(abc.ABC):
         self.num_replays = self._num_in_vain = 0
         self._home: Device | None = None  # where the target computes, which no argument says
         self._is_homeless = False  # on several devices
+        self._num_new = self._num_replays_before = 0  # signatures in a row, each seen for the first time
 
     @property
     def num_recordings(self) -> int:
@@ -140,6 +142,7 @@ class Compiled(abc.ABC):
         kind = kind, present_modes(), self._circumstances()
         entry = self._entries.get(kind)
         if entry is None:
+            self._note_new()
             return self._run_first(kind, Run(self.target, device, backend, tensors, args, kwargs))
         if entry.is_refused:
             return self.target(*args, **kwargs)
@@ -156,6 +159,7 @@ class Compiled(abc.ABC):
                 failure = error.with_traceback(None)  # whose frames would hold the graph, and its memory
                 failure.__context__ = None
             return self._run_instead(entry, failure, kind, Run(self.target, device, backend, tensors, args, kwargs))
+        self._num_new = 0
         result, refusal = entry.record(Run(self.target, device, backend, tensors, args, kwargs))
         if refusal:
             entry.is_refused = True
@@ -190,6 +194,17 @@ class Compiled(abc.ABC):
         entry.num_replays += 1
         entry.seconds += perf_counter() - start
         return result
+
+    def _note_new(self) -> None:
+        """Say it once if each call has a signature of its own, as with a number that counts steps."""
+        self._num_new = self._num_new + 1 if self.num_replays == self._num_replays_before else 1
+        self._num_replays_before = self.num_replays
+        if self._num_new == self.most_new and not self._reasons:
+            self._warn(
+                f"is called with other arguments each time ({self.most_new} signatures in a row): pass numbers that "
+                "vary as tensors, and batches whose shapes repeat",
+                depth=4,
+            )
 
     def _run_instead(self, entry: Entry, failure: CannotReplayError, kind: Hashable, run: Run) -> object:
         if failure.is_stale:

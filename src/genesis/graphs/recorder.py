@@ -14,7 +14,7 @@ from genesis.backends.contract import TRAITS
 from genesis.callsite import user_line
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import untraced
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, random
 from genesis.nn import Parameter
 from genesis.recording import Call, Kind, Value, values_in
 from genesis.records import rebuilt
@@ -125,7 +125,10 @@ class Recorder:
             self.refuse("normalizes by the statistics of a batch")
         else:
             self._check_changes(call)
-        self._calls.append(self._prepared(call, args))
+        prepared = self._prepared(call, args)
+        if traits.random:
+            prepared = dataclasses.replace(prepared, function=random.drawing_as_here(prepared.function))
+        self._calls.append(prepared)
 
     def _check_changes(self, call: Call) -> None:
         fixed = self._rules.fixed

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from genesis.amp import GradScaler
 from genesis.autograd.modes import Constant
 from genesis.dtypes import DType
+from genesis.generator import Generator
 from genesis.graphs.compiled import Compiled
 from genesis.graphs.flat import Conditions
 from genesis.graphs.guards import needed_attributes
@@ -32,7 +33,6 @@ from genesis.optim import Optimizer
 from genesis.tensor import Tensor
 
 _MOST_OBJECTS = 100_000
-_CONSTANT = (DType, Device, FusedConv, Constant)
 
 
 class _Found(NamedTuple):
@@ -132,7 +132,7 @@ class Snapshot:
     def _visit(self, found: _Found) -> None:
         value, label, self._where = found
         kind = type(value)
-        if isinstance(value, _CONSTANT) or (is_immutable(value) and not _is_python(kind)):
+        if isinstance(value, _OPAQUE) or (is_immutable(value) and not _is_python(kind)):
             return
         if isinstance(value, type):
             self._visit_class(value, label)
@@ -292,6 +292,7 @@ class Snapshot:
             raise UnwatchableError(f"calls '{label}', whose results functools.lru_cache keeps{self._where}")
 
 
+_OPAQUE = (DType, Device, FusedConv, Constant, Generator)  # the numbers of a generator are drawn anew in each replay
 PLAIN_BASES = (int, float, complex, str, bytes)
 _FUNCTIONS = (FunctionType, staticmethod, classmethod, property, functools.partial)
 _CACHED_FUNCTION = type(functools.lru_cache(lambda: 0))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +12,7 @@ from torch import Tensor
 from genesis.backends.contract import Shape
 from genesis.backends.cpu.storage import TORCH_DTYPES
 from genesis.dtypes import DType, float32
+from genesis.records import RandomStream
 
 
 def manual_seed(seed: int, device_index: int | None = None) -> None:
@@ -21,6 +25,22 @@ def get_rng_state(device_index: int = 0) -> bytes:
 
 def set_rng_state(state: bytes, device_index: int = 0) -> None:
     torch.set_rng_state(torch.from_numpy(np.frombuffer(state, dtype=np.uint8).copy()))
+
+
+@contextmanager
+def drawing_from(stream: RandomStream, device_index: int = 0) -> Iterator[None]:
+    before = get_rng_state()
+    if stream.state:
+        set_rng_state(stream.state)
+    try:
+        yield
+        stream.state = get_rng_state()
+    finally:
+        set_rng_state(before)
+
+
+def fork_rng(stream: RandomStream, device_index: int = 0) -> None:
+    stream.state = get_rng_state()
 
 
 def rand(shape: Shape, seed: int | None = None, dtype: DType = float32, device_index: int = 0) -> Tensor:

@@ -17,7 +17,7 @@ import pkgutil
 
 from genesis.backends.backend import Backend
 
-_RUNTIME = ("clock", "replay")  # modules of runtime/ with functions of the contract
+_RUNTIME = ("clock", "generators", "replay")  # modules of runtime/ with functions of the contract
 
 
 def load() -> Backend:

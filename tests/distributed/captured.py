@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,6 +15,10 @@ import genesis
 import genesis.nn.functional as F
 from genesis import distributed as dist
 from genesis import nn, optim
+from genesis.distributed import faults, nccl
+from genesis.distributed.group import ProcessGroup
+from genesis.distributed.nccl import StreamWork
+from genesis.distributed.transport import Call
 from genesis.nn.parallel import DistributedDataParallel
 from tests.distributed import fake_nccl, programs
 from tests.distributed.fake_nccl import Communicator
@@ -122,6 +128,75 @@ def end(rank: int, size: int) -> str:
         except genesis.errors.CaptureError as error:
             return str(error)
     raise AssertionError("no error")
+
+
+class _Held:
+    """The event of a call that does not end by itself."""
+
+    has_begun = has_ended = False
+
+    def submit(self, submit: Callable[..., None], stream: int, run: Callable[[], None]) -> None:
+        submit(stream, lambda: None if self.has_begun else run())
+
+    def wait(self) -> None: ...
+
+    def query(self) -> bool:
+        return self.has_ended
+
+
+def apart(rank: int, size: int, kind: str) -> tuple[float, str]:
+    """Calls that wait for each other on the device. Returns: seconds until they were aborted, and the error."""
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faults, "LONG", 0.4)
+        patch.setattr(nccl, "_EVERY", 0.1)
+        present = stack.enter_context(fake_nccl.installed())
+        patch.setattr(present, "check", False)
+        patch.setattr(present, "_num_calls", 0)  # and in the end what it was: the ranks make other numbers of calls
+        transport, x, held = present._nccl, genesis.ones(2, device="cuda"), _Held()
+        assert transport is not None
+        patch.setattr(Communicator, "_submit", functools.partial(held.submit, Communicator._submit))
+        graph = genesis.cuda.Graph()
+        with genesis.cuda.graph(graph):
+            dist.all_reduce(x)
+            dist.broadcast(x)
+        if rank or kind != "capture":  # a rank captures while the others run eagerly: its replay counts alike
+            graph.replay()
+        else:
+            dist.all_reduce(x)
+            dist.broadcast(x)
+        stack.callback(setattr, held, "has_ended", True)
+        held.has_begun = True
+        patch.setattr(nccl, "StreamWork", functools.partial(_held_work, held))
+        begin = time.monotonic()
+        _call_apart(rank, kind, present, x, graph)
+        while transport.failed is None and time.monotonic() < begin + (2.5 if kind in ("late", "capture") else 10):
+            time.sleep(0.02)
+        return time.monotonic() - begin, str(transport.failed)
+
+
+def _held_work(held: _Held, transport: nccl.Nccl, call: Call, event: object, calls: Sequence[Call] = ()) -> StreamWork:
+    return StreamWork(transport, call, held, calls)  # type: ignore[arg-type]
+
+
+def _call_apart(rank: int, kind: str, present: ProcessGroup, x: Tensor, graph: genesis.cuda.Graph) -> None:
+    if kind == "calls":
+        for call in (dist.all_reduce, dist.broadcast)[:: -1 if rank else 1]:
+            call(x)
+    elif kind in ("late", "capture"):
+        time.sleep(rank)
+        dist.all_reduce(x)
+    elif kind == "replay" and rank == 0:
+        graph.replay()
+    elif kind == "host" and rank == 0:  # waits in a call of gloo
+        call = present.call("barrier", "")
+        peers = present._nccl._peers.beside("at")
+        peers.post({call.number: call.text})
+        while not peers.failed():
+            time.sleep(0.02)
+        present._nccl.failed = dist.DistributedError(peers.apart({call.number: call.text}))
+    else:
+        shape, dtype = 2 + rank * (kind == "shapes"), "float64" if rank and kind == "dtypes" else "float32"
+        dist.all_reduce(genesis.ones(shape, dtype=getattr(genesis, dtype), device="cuda"), dist.ReduceOp.MAX)
 
 
 def failure(rank: int, size: int) -> list[str]:

@@ -133,6 +133,77 @@ def accumulated(rank: int, size: int, device: str = "cpu") -> int:
         return int(compiled.num_replays)
 
 
+def collective(rank: int, size: int) -> int:
+    """Public collectives of a step, on its values, row-major or not, are made in each replay."""
+
+    def made() -> tuple[DistributedDataParallel, Step]:
+        model = DistributedDataParallel(programs.dense().double())
+        stepper = programs.OPTIMIZERS["SGD"](model.parameters())
+
+        def step(inputs: Any, targets: Any) -> Any:
+            stepper.zero_grad()
+            outputs = model(inputs)
+            loss = F.mse_loss(outputs, targets)
+            loss.backward()
+            stepper.step()
+            mean, rows, own = loss.detach(), genesis.zeros(3, size * len(inputs), dtype=genesis.float64).T, loss * 0
+            dist.all_reduce(mean, dist.ReduceOp.AVG)
+            dist.all_gather_into_tensor(rows, outputs.detach())
+            dist.reduce_scatter(own.detach(), [rows.sum() * each for each in range(size)])
+            dist.broadcast(first := mean * rank, src=1)
+            return mean, rows, own, first
+
+        return model, step
+
+    genesis.manual_seed(0)
+    (one, ours), (other, theirs) = made(), made()
+    one.load_state_dict(other.state_dict())
+    compiled = genesis.compile(ours)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(6):
+            given = [programs.mine(rank, size, each) for each in programs.batch(number, "float64")]
+            found, expected = compiled(*given), theirs(*given)
+            assert [each.tolist() for each in found] == [each.tolist() for each in expected], number
+            assert found[1].sum().item() != 0
+            assert found[3].item() == found[0].item()
+            _same([one, other], f"step {number}")
+    return int(compiled.num_replays)
+
+
+def _asynchronous(x: Any) -> None:
+    work = dist.all_reduce(x * 1, async_op=True)
+    assert work is not None
+    work.wait()
+
+
+REFUSED: dict[str, Step] = {
+    "async_op=True": _asynchronous,
+    "distributed.barrier": lambda x: dist.barrier(),
+    "distributed.all_gather_object": lambda x: dist.all_gather_object([None] * dist.get_world_size(), 1),
+}
+
+
+def refused(rank: int, size: int) -> list[str]:
+    """Collectives that a replay cannot repeat. Returns: why the steps run eagerly."""
+    said = []
+    for call in REFUSED.values():
+        weight = nn.Parameter(genesis.ones(2))
+
+        def step(x: Any, weight: Any = weight, call: Step = call) -> Any:
+            (weight * x).sum().backward()
+            call(x)
+
+        compiled = genesis.compile(step)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            for _ in range(4):
+                compiled(genesis.ones(2))
+        assert compiled.num_replays == 0
+        said += [str(each.message) for each in warned]
+    return said
+
+
 def eagerly(rank: int, size: int, device: str, **options: Any) -> list[str]:
     """What cannot be recorded runs eagerly. Returns: the warnings."""
     with override(cuda="simulated"):

@@ -18,7 +18,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.simulated import SimulatedDriver
 from genesis.backends.cuda.runtime.array import DeviceArray
-from genesis.distributed import group, nccl
+from genesis.distributed import faults, group, nccl
 from genesis.distributed.transport import Call
 from genesis.settings import override
 
@@ -121,7 +121,8 @@ def installed() -> Iterator[group.ProcessGroup]:
     present = group.require("fake")
     with override(cuda="simulated"):
         try:
-            peers = present._gloo.peers
+            place = torch.distributed.PrefixStore(f"fake {present.call('fake', '').number}", present._store)
+            peers = faults.Peers(place, present.rank, present.size)  # notes of a failure are none of the group's
             present._nccl = nccl.Nccl(present, peers, present._gloo.timeout)
             yield present
         finally:
@@ -134,6 +135,7 @@ class Unfinished:
     """A call that the device never ends."""
 
     call, started = Call("replay of all_reduce", "sum, float32 [2]"), math.inf
+    calls = (call,)
 
     @property
     def event(self) -> Unfinished:

@@ -9,7 +9,7 @@ import time
 
 import genesis
 from genesis import distributed as dist
-from genesis.distributed import gloo
+from genesis.distributed import faults
 from genesis.nn.parallel import DistributedDataParallel
 from tests.distributed.programs import batch, convolutional, dense
 
@@ -44,7 +44,7 @@ def late(rank: int, size: int, late_rank: int) -> str:
 
 def apart(rank: int, size: int, kind: str) -> tuple[float, str]:
     """The last rank does what the others do not. Returns: after how many seconds the error came, and its message."""
-    gloo._LONG = 1.0
+    faults.LONG = 1.0
     is_last, network = rank == size - 1, convolutional() if kind == "frozen" else dense()
     model = DistributedDataParallel(network)
     given = batch(0, "float32", image=kind == "frozen")[0]

@@ -28,3 +28,24 @@ def test_a_failure_during_a_replay(two_ranks: Ranks) -> None:
     for said in two_ranks.run("captured.failure"):
         assert len(said) == 3
         assert all("replay of all_reduce: failed on rank" in each for each in said)
+
+
+APART = {  # what the ranks wait in
+    "calls": ("rank 0: all_reduce(sum, float32 [2] on cuda)", "rank 1: broadcast(from rank 0, float32 [2] on cuda)"),
+    "shapes": ("rank 0: all_reduce(max, float32 [2] on cuda)", "rank 1: all_reduce(max, float32 [3] on cuda)"),
+    "dtypes": ("rank 0: all_reduce(max, float32 [2] on cuda)", "rank 1: all_reduce(max, float64 [2] on cuda)"),
+    "replay": ("rank 0: all_reduce(sum, float32 [2] on cuda)", "rank 1: all_reduce(max, float32 [2] on cuda)"),
+    "host": ("rank 0: barrier()", "rank 1: all_reduce(max, float32 [2] on cuda)"),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_ranks_that_wait_in_different_calls_raise_long_before_the_timeout(two_ranks: Ranks, kind: str) -> None:
+    for seconds, said in two_ranks.run("captured.apart", kind=kind):
+        assert all(each in said for each in APART[kind]), said
+        assert seconds < 8
+
+
+@pytest.mark.parametrize("kind", ["late", "capture"])
+def test_a_rank_that_is_late_is_waited_for(two_ranks: Ranks, kind: str) -> None:
+    assert [said for _, said in two_ranks.run("captured.apart", kind=kind)] == ["None", "None"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.distributed.compiled import REFUSED
 from tests.distributed.ranks import Ranks
 
 STEPS: dict[str, dict[str, Any]] = {
@@ -53,6 +54,16 @@ def test_unused_parameters_are_looked_for_eagerly(two_ranks: Ranks) -> None:
     for said in two_ranks.run("compiled.eagerly", device="cpu", find_unused_parameters=True):
         assert len(said) == 1
         assert "it looks for unused parameters in each pass (find_unused_parameters=True)" in said[0]
+
+
+def test_collectives_of_the_step_itself(two_ranks: Ranks) -> None:
+    assert min(two_ranks.run("compiled.collective")) >= 3
+
+
+def test_collectives_that_no_replay_can_repeat(two_ranks: Ranks) -> None:
+    for said in two_ranks.run("compiled.refused"):
+        assert len(said) == len(REFUSED)
+        assert all(name in each for name, each in zip(REFUSED, said, strict=True))
 
 
 def test_growth_between_replays(two_ranks: Ranks) -> None:

@@ -107,6 +107,35 @@ except dist.DistributedError as error:
     assert "rank 1 (process" in str(error) and "no longer runs" in str(error), error
     print("rank 0 has seen it")
 """
+APART = """
+from genesis.distributed import faults
+
+faults.LONG = 2.0
+dist.group.require("test").check = False
+x = genesis.ones(1 << 10, device="cuda")
+dist.all_reduce(x)
+graph = genesis.cuda.Graph()
+with genesis.cuda.graph(graph):
+    dist.all_reduce(x)
+start = time.monotonic()
+try:
+    if sys.argv[1] == "calls":
+        (dist.all_reduce if rank == 0 else dist.broadcast)(x)
+    elif sys.argv[1] == "shapes":
+        dist.all_reduce(x if rank == 0 else genesis.ones(1 << 24, device="cuda"))
+    elif sys.argv[1] == "replay" and rank == 0:
+        graph.replay()
+    elif sys.argv[1] == "host" and rank == 0:
+        dist.barrier()
+    else:
+        dist.broadcast(x, src=0)
+    dist.group.require("test").settle()
+    dist.barrier()
+    dist.barrier()
+except dist.DistributedError as error:
+    assert time.monotonic() - start < 10, time.monotonic() - start
+    print("apart:", error)
+"""
 
 
 def run(folder: Path, text: str, *arguments: str) -> list[tuple[int, str]]:
@@ -147,3 +176,10 @@ def test_a_killed_rank(tmp_path: Path, where: str) -> None:
     assert killed == -signal.SIGKILL
     assert status == 0, said
     assert "rank 0 has seen it" in said
+
+
+@pytest.mark.parametrize("what", ["calls", "shapes", "replay", "host"])
+def test_ranks_in_different_calls(tmp_path: Path, what: str) -> None:
+    for status, said in run(tmp_path, BEGIN + APART, what):
+        assert status == 0, said
+        assert "the ranks waited in different calls: rank " in said

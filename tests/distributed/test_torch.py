@@ -25,3 +25,13 @@ def test_a_wrapped_model_learns_as_the_plain_one(
 @pytest.mark.parametrize("wrapper", ["ddp", "fully_shard"])
 def test_a_model_that_is_wrapped_first(two_ranks: Ranks, wrapper: str) -> None:
     assert two_ranks.run("torch_programs.wrapped", wrapper=wrapper, faster="fuse", wraps_first=True) == [2, 2]
+
+
+def test_the_options_of_both_wrappers(two_ranks: Ranks) -> None:
+    assert two_ranks.run("torch_options.options") == [[], []]
+
+
+def test_norms_that_are_synchronized(two_ranks: Ranks) -> None:
+    for said in two_ranks.run("torch_options.synchronized"):
+        assert len(said) == 4
+        assert all("SyncBatchNorm expected input tensor to be on GPU" in each for each in said)

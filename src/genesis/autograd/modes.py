@@ -44,8 +44,10 @@ class Watcher(Protocol):
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         """Make this update of an optimizer's step."""
 
-    def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
-        """Make call(arrays), which no backend hears of and which changes the arrays; make it in each replay."""
+    def repeat(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
+    ) -> None:
+        """Make call(arrays), which no backend hears of and which changes some of them; make it in each replay."""
 
     def launch(
         self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
@@ -278,15 +280,15 @@ def after_backward(callback: Callable[[], None]) -> None:
     state.after_backward.append(callback)
 
 
-def repeated(call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
-    """Make call(arrays), which no backend hears of and which changes the arrays; who records this run repeats it.
+def repeated(call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]) -> None:
+    """Make call(arrays), which no backend hears of and which changes those written; who records this run repeats it.
 
     A replay makes the call in its place among the others, on arrays of its own.
     """
     if state.watcher is None:
         call(arrays)
     else:
-        state.watcher.repeat(call, arrays)
+        state.watcher.repeat(call, arrays, written)
 
 
 def unrecordable(reason: str) -> None:

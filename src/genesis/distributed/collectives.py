@@ -14,7 +14,7 @@ from genesis.ndarray import CPU, NDArray
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
-_COMMUNICATES = "communicates with other processes"
+_Send = Callable[[Call, Sequence[NDArray]], Work]  # starts a call on these arrays
 
 
 class _Landing:
@@ -129,10 +129,13 @@ def broadcast(
     """
     present, array = _begin("broadcast", group, tensor)
     require_rank("broadcast", "src", src, present.size)
-    call = present.call("broadcast", f"from rank {src}, {_text(array)}")
-    staged = _row_major(array)
     transport = present.transport(array.device)
-    return _ended(present, call, array, lambda: transport.broadcast(call, staged, src), [(array, staged)], async_op)
+
+    def send(call: Call, arrays: Sequence[NDArray]) -> Work:
+        return transport.broadcast(call, arrays[0], src)
+
+    staged = _row_major(array)
+    return _ended(present, "broadcast", f"from rank {src}, {_text(array)}", send, [], [(array, staged)], async_op)
 
 
 @told
@@ -271,7 +274,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False) -> Work |
         True
         >>> distributed.destroy_process_group()
     """
-    unrecordable(_COMMUNICATES)
+    unrecordable("calls distributed.barrier, in which the host waits")
     present = require("barrier", group)
     work = present.start_barrier()
     if async_op:
@@ -285,7 +288,6 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False) -> Work |
 
 def _begin(op: str, group: ProcessGroup | None, tensor: object) -> tuple[ProcessGroup, NDArray]:
     array = _array(op, "tensor", tensor)
-    unrecordable(_COMMUNICATES)
     _check_output(op, "tensor", array)
     return require(op, group), array
 
@@ -353,50 +355,75 @@ def _reduce(
     present: ProcessGroup, name: str, where: str, array: NDArray, op: ReduceOp, async_op: bool
 ) -> Work | None:  # fmt: skip
     _check_reduction(name, op, array.dtype)
-    call = present.call(name, f"{where}{op.value}, {_text(array)}")
-    staged = _row_major(array)
     transport = present.transport(array.device)
-    return _ended(present, call, array, lambda: transport.all_reduce(call, staged, op), [(array, staged)], async_op)
+
+    def send(call: Call, arrays: Sequence[NDArray]) -> Work:
+        return transport.all_reduce(call, arrays[0], op)
+
+    staged = _row_major(array)
+    return _ended(present, name, f"{where}{op.value}, {_text(array)}", send, [], [(array, staged)], async_op)
 
 
 def _gather(
     present: ProcessGroup, name: str, outputs: Sequence[NDArray], array: NDArray, async_op: bool
 ) -> Work | None:  # fmt: skip
-    call = present.call(name, _text(array))
-    staged = [_row_major(output, is_read=False) for output in outputs]
     transport = present.transport(array.device)
-    given = array.contiguous()
-    pairs = list(zip(outputs, staged, strict=True))
-    return _ended(present, call, array, lambda: transport.all_gather(call, staged, given), pairs, async_op)
+
+    def send(call: Call, arrays: Sequence[NDArray]) -> Work:
+        return transport.all_gather(call, arrays[:-1], arrays[-1])
+
+    pairs = [(output, _row_major(output, is_read=False)) for output in outputs]
+    return _ended(present, name, _text(array), send, [array.contiguous()], pairs, async_op)
 
 
 def _scatter(
     present: ProcessGroup, name: str, array: NDArray, inputs: Sequence[NDArray], op: ReduceOp, async_op: bool
 ) -> Work | None:  # fmt: skip
     _check_reduction(name, op, array.dtype)
-    call = present.call(name, f"{op.value}, {_text(array)}")
-    given, staged = [each.contiguous() for each in inputs], _row_major(array, is_read=False)
     transport = present.transport(array.device)
-    start: Callable[[], Work] = lambda: transport.reduce_scatter(call, staged, given, op)  # noqa: E731
-    return _ended(present, call, array, start, [(array, staged)], async_op)
+
+    def send(call: Call, arrays: Sequence[NDArray]) -> Work:
+        return transport.reduce_scatter(call, arrays[0], arrays[1:], op)
+
+    given, staged = [each.contiguous() for each in inputs], _row_major(array, is_read=False)
+    return _ended(present, name, f"{op.value}, {_text(array)}", send, given, [(array, staged)], async_op)
 
 
 def _ended(
-    present: ProcessGroup, call: Call, array: NDArray, start: Callable[[], Work],
+    present: ProcessGroup, name: str, details: str, send: _Send, given: Sequence[NDArray],
     pairs: Sequence[tuple[NDArray, NDArray]], async_op: bool,
 ) -> Work | None:  # fmt: skip
-    """Start a call, and wait for it unless it is asynchronous."""
-    if not array.numel:  # the ranks still must agree that it is so
+    """Make a call, and wait for it unless it is asynchronous; a recording of this run repeats it.
+
+    Args:
+        send: starts it on the arrays that take results, followed by those given.
+        given: what it only reads.
+        pairs: where each result belongs, and the row-major array that takes it.
+    """
+    written = [staged for _, staged in pairs]
+    if async_op:
+        unrecordable(f"calls distributed.{name}(async_op=True), of which a replay cannot tell where its wait() is")
+        work = _started(present, present.call(name, details), send, [*written, *given])
+        return work if isinstance(work, _Nothing) else _Landing(work, pairs)
+    if present.check and not present.compares(written[0].device):
+        unrecordable(f"calls distributed.{name}, before which the ranks compare their calls on the host")
+
+    def make(arrays: Sequence[NDArray]) -> None:
+        _started(present, present.call(name, details), send, arrays).wait()
+
+    present.repeated(make, [*written, *given], written)
+    _Landing(_Nothing(), pairs).wait()
+    return None
+
+
+def _started(present: ProcessGroup, call: Call, send: _Send, arrays: Sequence[NDArray]) -> Work:
+    if not arrays[0].numel:  # the ranks still must agree that it is so
         if call.checked:
             present.agree(call)
-        return _Nothing() if async_op else None
-    if call.checked and not present.compares(array.device):
+        return _Nothing()
+    if call.checked and not present.compares(arrays[0].device):
         present.agree(call)
-    work = _Landing(start(), pairs)
-    if async_op:
-        return work
-    work.wait()
-    return None
+    return send(call, arrays)
 
 
 def _row_major(array: NDArray, is_read: bool = True) -> NDArray:

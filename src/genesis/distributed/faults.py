@@ -2,12 +2,15 @@
 
 Nothing runs while all is well. A process of the same host is asked for by its id, which is exact; of another host, its
 neighbours there leave a note in the store. Who fails leaves a note too, so that those who end because another has died
-are not taken for the cause. Who is ended by an exception of its own leaves that, and who has waited for long, its call.
+are not taken for the cause. Who is ended by an exception of its own leaves that, and who has waited for long, its last
+calls. Ranks number the calls of all transports alike: different calls of one number cannot both be right, however late
+some rank is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import os
@@ -20,9 +23,12 @@ from typing import NamedTuple, Protocol
 from genesis.distributed.transport import Call
 from genesis.errors import DistributedError
 
+LONG = 5.0  # seconds of waiting in one call, after which a rank looks where the others are
+NUM_KEPT = 32  # calls that a note shows
 _PATIENCE = 2.0  # seconds in which a process that was killed is gone, and others have left their notes
 _TIMED_OUT = ("timed out", "timeout")
 _CLOSED = ("Connection closed by peer", "Connection reset by peer")  # gloo's words
+_PLACES = ("at", "nccl")  # of notes: gloo's calls, and NCCL's
 _LONGEST = 300  # characters of another rank's error in a message
 
 
@@ -69,11 +75,19 @@ class Peers:
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self._store, self.rank, self.size = store, rank, size
+        self._place = "at"
         store.set(f"peer/{rank}", f"{os.getpid()} {socket.gethostname()}")
         self.all: list[Peer] = []
         for other in range(size):
             pid, _, host = store.get(f"peer/{other}").decode().partition(" ")
             self.all.append(Peer(host, int(pid)))
+
+    def beside(self, transport: str) -> Peers:
+        """The same ranks, for the calls of another transport, which are posted in a place of their own."""
+        assert transport in _PLACES
+        peers = copy.copy(self)
+        peers._place = transport
+        return peers
 
     def failure(
         self, call: Call, error: BaseException, timeout: float, calls: Mapping[int, str] | None = None
@@ -81,7 +95,7 @@ class Peers:
         """The error of a call that has failed, with the rank that is to blame, if one can be found.
 
         Args:
-            calls: this rank's last ones, if all ranks number theirs alike: show ranks that were in different ones.
+            calls: this rank's last ones: show ranks that were in different ones.
         """
         self.give_up(calls)
         gone, silent = self._look(patience=_PATIENCE)
@@ -106,20 +120,16 @@ class Peers:
         self._note(f"failed/{self.rank}")
 
     def post(self, calls: Mapping[int, str]) -> None:
-        """Let the others see the last calls of this rank, by their numbers; it waits in the last. {}: it goes on."""
-        self._note(f"at/{self.rank}", json.dumps(calls))
+        """Let the others see the last calls of this rank, by their numbers; it waits in one. {}: it goes on."""
+        self._note(f"{self._place}/{self.rank}", json.dumps(calls))
 
     def apart(self, calls: Mapping[int, str]) -> str:
-        """The different calls in which ranks wait, as after loops of different lengths; "" where none are known.
-
-        A rank may wait in a later call than another: a call need not wait for all. So the earlier of the two decides.
-        """
+        """The different calls in which ranks wait, as after loops of different lengths; "" where none are known."""
         posted = {rank: self._posted(rank) for rank in range(self.size) if rank != self.rank}
-        for theirs in posted.values():
-            number = min(max(calls), max(theirs, default=-1))
-            if number in calls and theirs.get(number, calls[number]) != calls[number]:
-                same = {rank: others[number] for rank, others in posted.items() if number in others}
-                return described({self.rank: calls[number], **same})
+        for number, own in sorted(calls.items()):
+            same = {rank: others[number] for rank, others in posted.items() if number in others}
+            if any(each != own for each in same.values()):
+                return described({self.rank: own, **same})
         return ""
 
     def failed(self) -> list[int]:
@@ -163,7 +173,8 @@ class Peers:
         return f"rank {rank} (process {peer.pid} on {peer.host}) " + (f"has ended: {why}" if why else "no longer runs")
 
     def _posted(self, rank: int) -> dict[int, str]:
-        return {int(number): text for number, text in json.loads(self._read(f"at/{rank}") or "{}").items()}
+        notes = [json.loads(self._read(f"{place}/{rank}") or "{}") for place in _PLACES]
+        return {int(number): text for calls in notes for number, text in calls.items()}
 
     def _note(self, key: str, value: str = "1") -> None:
         with contextlib.suppress(RuntimeError):  # the store has gone with its rank

@@ -4,8 +4,7 @@ One thread makes the calls in their order. So an asynchronous call is one that n
 disagree can be found before anything is sent: each call first gathers what the ranks are about to do.
 
 Unchecked calls gather nothing. A rank that has waited in a call for some seconds leaves a note of it in the store, and
-looks for those of others; so ranks in different calls fail long before the time is up. Ranks number their calls alike:
-different calls of one number cannot both be right, however late some rank is.
+looks for those of others; so ranks in different calls fail long before the time is up (faults.py).
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from genesis.distributed.faults import Peers, described
+from genesis.distributed import faults
+from genesis.distributed.faults import NUM_KEPT, Peers, described
 from genesis.distributed.transport import Call, ReduceOp
 from genesis.errors import DistributedError
 from genesis.ndarray import CPU, NDArray
@@ -33,8 +33,6 @@ _TEXT = 224  # bytes of a call's text that the ranks exchange, after a digest of
 _DIGEST = 32
 _LEAVING = 1.0  # seconds for a call that is under way when the process ends
 _SLICE = datetime.timedelta(seconds=0.5)  # of waiting, after which the thread looks whether it is to end
-_LONG = 5.0  # seconds of waiting in one call, after which the thread looks where the others are
-_NUM_KEPT = 32  # calls that a note shows
 
 
 class HostWork:
@@ -96,8 +94,7 @@ class Gloo:
             store, peers.rank, peers.size, span
         )
         self._failed: DistributedError | None = None
-        self._count = 0  # of calls, which all ranks count alike
-        self._calls: collections.deque[tuple[int, Call]] = collections.deque(maxlen=_NUM_KEPT)  # the last ones
+        self._calls: collections.deque[tuple[int, Call]] = collections.deque(maxlen=NUM_KEPT)  # the last ones
         self._pending: torch.distributed.Work | None = None
         self._is_leaving = False
         self._waiting: queue.SimpleQueue[tuple[Call, Callable[[], None], HostWork] | None] = queue.SimpleQueue()
@@ -174,8 +171,7 @@ class Gloo:
         """Make a call. Returns: why it could not be made."""
         if self._failed is not None:
             return DistributedError(f"{call.name}: not possible any more, as an earlier call failed: {self._failed}")
-        self._count += 1
-        self._calls.append((self._count, call))
+        self._calls.append((call.number, call))
         try:
             different = self._compare(call) if call.checked else None
             if different is not None:
@@ -204,7 +200,7 @@ class Gloo:
         while not _has_ended(work):
             if self._is_leaving:
                 raise RuntimeError("the process group ended during the call")
-            if time.monotonic() - begin > _LONG:
+            if time.monotonic() - begin > faults.LONG:
                 if not has_posted:
                     self.peers.post(self._last_calls())
                     has_posted = True
@@ -222,7 +218,7 @@ class Gloo:
             raise RuntimeError(f"an earlier call failed on rank {', '.join(map(str, failed))}")
 
     def _last_calls(self) -> dict[int, str]:
-        return {number: f"{call.name}({call.details})" for number, call in self._calls}
+        return {number: call.text for number, call in self._calls}
 
     def _abort(self) -> None:
         group, self._group = self._group, None

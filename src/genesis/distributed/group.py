@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import itertools
 import json
 import os
 import sys
@@ -53,7 +52,7 @@ class ProcessGroup:
         self, store: torch.distributed.Store, rank: int, size: int, backend: str, timeout: float, check: bool
     ) -> None:
         self.rank, self.size, self.backend, self.check = rank, size, backend, check
-        self._numbers, self._lock = itertools.count(1), threading.Lock()
+        self._num_calls, self._lock = 0, threading.Lock()
         self._store = store
         peers = Peers(store, rank, size)
         self._gloo = Gloo(store, peers, timeout)
@@ -69,7 +68,18 @@ class ProcessGroup:
 
     def call(self, name: str, details: str, checked: bool = True) -> Call:
         """The next call; unchecked ones are those whose operands the ranks have agreed upon before."""
-        return Call(name, details, next(self._numbers), checked and self.check)
+        return Call(name, details, self.count(1), checked and self.check)
+
+    def count(self, num_calls: int) -> int:
+        """Number so many calls, as all ranks do in their order: replays make theirs, a capture of calls makes none.
+
+        Args:
+            num_calls: −1 takes the last number back.
+        Returns: the number of the first one.
+        """
+        with self._lock:
+            first, self._num_calls = self._num_calls + 1, self._num_calls + num_calls
+        return first
 
     def agree(self, call: Call) -> None:
         """Wait until all ranks are here. Raises: DistributedError: they are about to do different things."""
@@ -82,14 +92,21 @@ class ProcessGroup:
 
     def start_barrier(self) -> Work:
         """A call that ends when all ranks have made it."""
-        return self._gloo.agree(Call("barrier", "", next(self._numbers)))
+        return self._gloo.agree(Call("barrier", "", self.count(1)))
 
-    def repeated(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
-        """Make collective calls on arrays of one device, which it changes; a recording of this run repeats them."""
+    def repeated(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray],
+        written: Sequence[NDArray] | None = None,
+    ) -> None:  # fmt: skip
+        """Make collective calls on arrays of one device; a recording of this run repeats them.
+
+        Args:
+            written: those of the arrays that it changes; None: all.
+        """
         device = arrays[0].device
         if device is not CPU and self.compares(device):
             unrecordable("communicates by gloo, on the host; in a CUDA graph, only calls of the backend 'nccl' can be")
-        modes.repeated(call, arrays)
+        modes.repeated(call, arrays, arrays if written is None else written)
 
     def compares(self, device: Device) -> bool:
         """Whether the transport of this device compares the ranks' calls by itself."""

@@ -2,7 +2,8 @@
 
 Calls run on a stream of their own, after what the caller's stream has been given. wait() lets the caller's stream go on
 after them; the host goes on at once. A kernel of NCCL waits for its peers without end, so a thread looks after the
-calls that have not ended: if a rank is gone or the time is up, it aborts the communicator, which ends the kernels.
+calls that have not ended: if a rank is gone or the time is up, it aborts the communicator, which ends the kernels. It
+does so too if a call has not ended after some seconds, and the ranks' calls differ: only then are they written down.
 
 In the capture of a CUDA graph, calls become part of it; the thread looks after its replays. A communicator cannot end
 before the graphs that hold its calls, so the end of the group resets them.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import base64
 import collections
 import functools
+import itertools
 import threading
 import time
 import weakref
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from genesis import dtypes
 from genesis.backends.cuda.runtime import streams
+from genesis.distributed import faults
 from genesis.distributed.faults import Peers
 from genesis.distributed.transport import Call, ReduceOp
 from genesis.distribution import install_command
@@ -44,10 +47,15 @@ _FINE = (0, 7)  # ncclSuccess, ncclInProgress
 
 
 class StreamWork:
-    """A call on the communicator's stream."""
+    """A call on the communicator's stream, or the replay of a graph that holds several.
 
-    def __init__(self, transport: Nccl, call: Call, event: streams.Event) -> None:
+    Attributes:
+        calls: one call, or those of the graph, which are numbered from the first's on.
+    """
+
+    def __init__(self, transport: Nccl, call: Call, event: streams.Event, calls: Sequence[Call] = ()) -> None:
         self._transport, self.call, self.event = transport, call, event
+        self.calls = calls or (call,)
         self.started = time.monotonic()
 
     def wait(self) -> bool:
@@ -69,7 +77,7 @@ class Nccl:
 
     def __init__(self, group: ProcessGroup, peers: Peers, timeout: float) -> None:
         core = require_package()
-        self._core, self._peers, self._timeout = core, peers, timeout
+        self._core, self._group, self._peers, self._timeout = core, group, peers.beside("nccl"), timeout
         self.device = Device("cuda", current_index())
         NDArray.full((1,), 0, dtypes.uint8, self.device)  # makes the device's context current, which NCCL takes
         own = base64.b64encode(core.get_unique_id().as_bytes).decode() if peers.rank == 0 else ""
@@ -78,7 +86,9 @@ class Nccl:
         self._stream = streams.Stream(self.device.index, priority=-1)
         self.failed: DistributedError | None = None
         self._on_their_way: collections.deque[StreamWork] = collections.deque()
-        self._captures: weakref.WeakSet[GraphCapture] = weakref.WeakSet()  # with calls of this communicator
+        self._ended_last: collections.deque[StreamWork] = collections.deque(maxlen=faults.NUM_KEPT)
+        self._posted: dict[int, str] = {}
+        self._captures: weakref.WeakKeyDictionary[GraphCapture, list[Call]] = weakref.WeakKeyDictionary()
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._look_after, name="genesis.distributed.nccl", daemon=True)
         self._watch.start()
@@ -126,7 +136,7 @@ class Nccl:
         is_done = self._drain(self._timeout if patience is None else patience)
         self._ended.set()
         self._watch.join(2 * _EVERY)
-        for capture in list(self._captures):
+        for capture in list(self._captures.keys()):
             capture.forget()
         if self.failed is None and is_done and patience is None:
             self._communicator.destroy()
@@ -177,16 +187,22 @@ class Nccl:
         work, capture = StreamWork(self, call, event), capture_of(self.device)
         if capture is None:
             self._on_their_way.append(work)
-        elif capture not in self._captures:
-            self._captures.add(capture)
+            return work
+        if not call.checked:  # else the ranks have just compared it
+            self._group.count(-1)  # the replays make it
+        calls = self._captures.get(capture)
+        if calls is None:
+            calls = self._captures[capture] = []
             capture.before_replay.insert(0, lambda stream: self.require())
-            capture.after_replay.append(functools.partial(self._replayed, call))
+            capture.after_replay.append(functools.partial(self._replayed, calls))
+        calls.append(call)
         return work
 
-    def _replayed(self, call: Call, stream: int) -> None:
-        """A graph whose first call is this one has been launched on a stream."""
+    def _replayed(self, calls: Sequence[Call], stream: int) -> None:
+        """A graph with these calls has been launched on a stream."""
         event = streams.Stream(self.device.index, handle=stream).record_event()
-        self._on_their_way.append(StreamWork(self, call._replace(name=f"replay of {call.name}"), event))
+        first = calls[0]._replace(name=f"replay of {calls[0].name}", number=self._group.count(len(calls)))
+        self._on_their_way.append(StreamWork(self, first, event, calls))
 
     def _connect(self) -> None:
         """Make a first call: connections that cannot be made are an error here, not in a training step."""
@@ -201,13 +217,15 @@ class Nccl:
     def _look_after(self) -> None:
         while not self._ended.wait(_EVERY):
             while self._on_their_way and self._on_their_way[0].event.query():
-                self._on_their_way.popleft()
+                self._ended_last.append(self._on_their_way.popleft())
+            if self._posted and not self._is_late():
+                self._post({})
             if not self._on_their_way:
                 continue
             oldest = self._on_their_way[0]
             problem = self._problem(oldest)
             if problem is not None:
-                self.failed = self._peers.failure(oldest.call, problem, self._timeout)
+                self.failed = self._peers.failure(oldest.call, problem, self._timeout, self._last_calls())
                 self._communicator.abort()
                 return
 
@@ -219,7 +237,33 @@ class Nccl:
             return RuntimeError("a rank is gone")
         if time.monotonic() - oldest.started > self._timeout:
             return TimeoutError("timed out")
-        return None
+        return self._apart() if self._is_late() else None
+
+    def _is_late(self) -> bool:
+        return bool(self._on_their_way) and time.monotonic() - self._on_their_way[0].started > faults.LONG
+
+    def _apart(self) -> Exception | None:
+        """Show the other ranks this one's calls. Returns: an error if theirs differ, or they make no more."""
+        calls = self._last_calls()
+        if calls != self._posted:
+            self._post(calls)
+        if self._peers.apart(calls):
+            return RuntimeError("the ranks wait in different calls")
+        failed = self._peers.failed()
+        return RuntimeError(f"an earlier call failed on rank {', '.join(map(str, failed))}") if failed else None
+
+    def _post(self, calls: dict[int, str]) -> None:
+        self._posted = calls
+        self._peers.post(calls)
+
+    def _last_calls(self) -> dict[int, str]:
+        """The last calls that have ended, and the first that have not."""
+        on_their_way = list(itertools.islice(self._on_their_way.copy(), faults.NUM_KEPT))
+        made, open_ones = (
+            [(work.call.number + place, call.text) for work in works for place, call in enumerate(work.calls)]
+            for works in (self._ended_last, on_their_way)
+        )
+        return dict([*made[-faults.NUM_KEPT :], *open_ones[: faults.NUM_KEPT]])
 
 
 def require_package() -> ModuleType:

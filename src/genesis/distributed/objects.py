@@ -10,8 +10,6 @@ from genesis.distributed.collectives import require_rank
 from genesis.distributed.group import ProcessGroup, require, told
 from genesis.errors import DTypeError, ShapeError, describe
 
-_COMMUNICATES = "communicates with other processes"
-
 
 @told
 def all_gather_object(object_list: list[Any], obj: object, group: ProcessGroup | None = None) -> None:
@@ -105,7 +103,7 @@ def broadcast_object_list(
 
 
 def _begin(op: str, group: ProcessGroup | None) -> ProcessGroup:
-    unrecordable(_COMMUNICATES)
+    unrecordable(f"calls distributed.{op}: objects travel by the host")
     return require(op, group)
 
 

@@ -30,7 +30,7 @@ class Call(NamedTuple):
     Attributes:
         name: of the function.
         details: what the ranks must agree upon: shape, dtype, reduction.
-        number: the calls of this process before it.
+        number: the same on all ranks, which make the same calls in the same order.
         checked: the ranks compare their details before anything is sent.
     """
 
@@ -40,7 +40,11 @@ class Call(NamedTuple):
     checked: bool = True
 
     def __str__(self) -> str:
-        return f"{self.name}({self.details}), call {self.number}"
+        return f"{self.text}, call {self.number}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}({self.details})"
 
 
 class Work(Protocol):

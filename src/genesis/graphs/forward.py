@@ -95,13 +95,15 @@ class _Refusals:
         self.refuse, self.update, self.paused = recorder.refuse, trace.update, trace.paused
         self._recorder, self._trace = recorder, trace
 
-    def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+    def repeat(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
+    ) -> None:
         self.refuse("communicates with other processes")
-        self._trace.repeat(call, arrays)
+        self._trace.repeat(call, arrays, written)
 
     def launch(
         self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
     ) -> None:
         with self._recorder.paused():
-            self._trace.repeat(call, arrays)
+            self._trace.repeat(call, arrays, written)
         self._recorder.note_repeated("launch", call, arrays, written)

@@ -185,10 +185,12 @@ class _Updates:
         self.made.append((optimizer, batch))
         self._recorder.note_call("update", functools.partial(_update, optimizer, batch), [grads, flags], params)
 
-    def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+    def repeat(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
+    ) -> None:
         with self.paused():
             call(arrays)
-        self._recorder.note_repeated("repeat", call, arrays, arrays)
+        self._recorder.note_repeated("repeat", call, arrays, written)
 
     def launch(
         self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]

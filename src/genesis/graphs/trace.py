@@ -84,14 +84,16 @@ class Trace:
         with self.paused():
             optimizer.update(batch)
 
-    def repeat(self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray]) -> None:
+    def repeat(
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
+    ) -> None:
         with self.paused():
             call(arrays)
 
     def launch(
         self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
     ) -> None:
-        self.repeat(call, arrays)
+        self.repeat(call, arrays, written)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

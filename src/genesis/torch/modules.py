@@ -161,7 +161,7 @@ def _run(
     residual_shape = None if residual is None else residual.shape
     plan = (_plan.__wrapped__ if compiling else _plan)(input.shape, residual_shape, settings, norm.num_features)
     promoted = residual is not None and residual.dtype is not dtype
-    if dtype is None or plan is None or promoted or not _on_one_device(input, weight, residual):
+    if dtype is None or plan is None or promoted or _synchronizes(norm) or not _on_one_device(input, weight, residual):
         return _one_by_one(conv, norm, input, residual, activation), given
     geometry = plan.geometry
     input = _cast(input, dtype)
@@ -267,6 +267,11 @@ def _one_by_one(
     y = norm(conv(input))
     y = y if residual is None else y + residual
     return apply(y, activation)
+
+
+def _synchronizes(norm: nn.Module) -> bool:
+    """Return whether the norm's statistics are those of all processes, which its own forward finds."""
+    return norm.training and isinstance(norm, nn.SyncBatchNorm)
 
 
 def _begin_batch(

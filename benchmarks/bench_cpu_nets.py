@@ -9,7 +9,10 @@ contiguous. Genesis passes when it takes no longer than the fastest of them.
 Networks of one image are not trained. In "highest" precision, the default, Genesis adds up the long sums of
 convolutions in parts; the kernels of the others don't.
 
-What is left out keeps the result of an earlier run, with its date.
+The result is written after each network. What is left out keeps the result of an earlier run, with its date. Processes
+may share the files: on a machine with many cores, networks run side by side, each on two cores of its own:
+
+    taskset -c 2,3 python benchmarks/bench_cpu_nets.py resnet50 --name bench_cpu_nets_intel --seconds 240
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ import copy
 import itertools
 import statistics
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from cpu_networks import NETWORKS, create
 from cpu_peers import peers
-from harness import Comparison, Side
+from harness import RESULTS, Comparison, Side, alone
 
 import genesis
 from genesis import optim
@@ -37,39 +42,54 @@ def main() -> None:
     parser.add_argument("--precision", choices=genesis.precision.PRECISIONS, default="highest")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--name", default="bench_cpu_nets", help="of the files; another one for another processor")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="their folder")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no network after so long")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     genesis.set_float32_precision(arguments.precision)
+    comparison = Comparison(arguments.name)
+    end = time.monotonic() + arguments.seconds
+    for kind in [arguments.only] if arguments.only else ["inference", "training"]:
+        for name in arguments.names or NETWORKS:
+            if kind == "training" and NETWORKS[name][1][0] == 1:  # batch norm would have one number per channel
+                continue
+            if time.monotonic() > end:
+                print(f"  {name}: {kind} not begun, after {arguments.seconds:.0f} s")
+                continue
+            measure(comparison, name, kind, arguments)
+            with alone(arguments.out):
+                comparison.keep_others(arguments.out)
+                comparison.notes = fastest(comparison)
+                comparison.finish(arguments.out)
+    print("\n".join(comparison.notes[-2:]))
+
+
+def measure(comparison: Comparison, name: str, kind: str, arguments: argparse.Namespace) -> None:
+    """Measure one network."""
+    theirs, ours, input = create(name)
+    if kind == "inference":
+        sides = inference(theirs, ours, input, peers(ours.eval(), input, arguments.threads))
+    else:
+        sides = training(theirs, ours, input)
+    case = f"{name.removesuffix('-b1')} {'×'.join(map(str, input.shape))} {kind}"
     suffix = "" if arguments.precision == "highest" else f", {arguments.precision}"
-    comparison = Comparison("bench_cpu_nets")
-    for name in arguments.names or NETWORKS:
-        theirs, ours, input = create(name)
-        case = f"{name.removesuffix('-b1')} {'×'.join(map(str, input.shape))}"
-        if arguments.only != "training":
-            others = peers(ours.eval(), input, arguments.threads)
-            sides = inference(theirs, ours, input, others)
-            comparison.measure(f"{case} inference{suffix}", sides, arguments.rounds)
-        if arguments.only != "inference" and len(input) > 1:  # of one image, batch norm has one number per channel
-            comparison.measure(f"{case} training{suffix}", training(theirs, ours, input), arguments.rounds)
-    comparison.keep_others()
-    report_fastest(comparison)
-    comparison.finish()
+    comparison.measure(case + suffix, sides, arguments.rounds)
 
 
-def report_fastest(comparison: Comparison) -> None:
-    """Add how many times faster genesis.compile is than the fastest of the others."""
+def fastest(comparison: Comparison) -> list[str]:
+    """How many times faster genesis.compile is than the fastest of the others, in Markdown."""
     speeds: dict[str, list[float]] = {}
+    notes = ["", "genesis.compile beside the fastest of the others:", ""]
     for case, rows in itertools.groupby(comparison.rows, key=lambda row: row["case"]):
         medians = {row["side"]: row["median_ms"] for row in rows}
         others = [median for side, median in medians.items() if not side.startswith("genesis")]
         speed = min(others) / medians["genesis.compile"]
         speeds.setdefault(case.split()[2].removesuffix(","), []).append(speed)
-        comparison.notes.append(f"{case}: {speed:.2f}")
+        notes.append(f"{case}: {speed:.2f}")
     for kind, values in speeds.items():
-        line = f"{kind}: geometric mean {statistics.geometric_mean(values):.2f}, worst {min(values):.2f}"
-        comparison.notes.append(line)
-        print(line)
-    comparison.notes[:0] = ["", "genesis.compile beside the fastest of the others:", ""]
+        notes.append(f"{kind}: geometric mean {statistics.geometric_mean(values):.2f}, worst {min(values):.2f}")
+    return notes
 
 
 def inference(

@@ -11,11 +11,14 @@ benchmarks/results.
 from __future__ import annotations
 
 import datetime
+import fcntl
 import itertools
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +43,18 @@ def interleaved(sides: Mapping[str, Side], rounds: int, warmup: int = 3) -> dict
             sides[name]()
             times[name].append((time.perf_counter() - start) * 1e3)
     return times
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep the other processes that write results into a folder waiting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class Work(NamedTuple):
@@ -74,6 +89,7 @@ class Comparison:
         self.machine = {"processor": processor(), "cores": num_cores(), **machine}
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []  # Markdown below the table
+        self._measured: set[str] = set()  # the cases of this run
         print(f"{name}: {', '.join(f'{key} {value}' for key, value in self.machine.items())}")
 
     def measure(self, case: str, sides: Mapping[str, Side], rounds: int = 15, warmup: int = 3) -> None:
@@ -83,6 +99,7 @@ class Comparison:
     def add(self, case: str, times: Mapping[str, list[float]], family: str = "", work: Work | None = None) -> None:
         """A row per side from times measured elsewhere, in milliseconds; in the place of the case's earlier ones."""
         self.rows = [row for row in self.rows if row["case"] != case]
+        self._measured.add(case)
         reference = statistics.median(next(iter(times.values())))
         for side, values in times.items():
             median = statistics.median(values)
@@ -136,13 +153,12 @@ class Comparison:
             yield case, {row["side"]: row for row in rows}
 
     def keep_others(self, folder: Path = RESULTS) -> None:
-        """Take over the cases that were measured before and not now, if machine and versions were the same."""
+        """Take over the cases that were not measured in this run, if machine and versions were the same."""
         path = folder / f"{self.name}.json"
         report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if report.get("machine") == self.machine and report.get("versions") == versions():
-            measured = {row["case"] for row in self.rows}
-            others = [{"date": report["date"], **row} for row in report["rows"] if row["case"] not in measured]
-            self.rows = others + self.rows
+            kept = [{"date": report["date"], **row} for row in report["rows"] if row["case"] not in self._measured]
+            self.rows = kept + [row for row in self.rows if row["case"] in self._measured]
 
     def finish(self, folder: Path = RESULTS) -> Path:
         """Write what was measured, with the machine and the versions, and say where."""

@@ -105,6 +105,8 @@ def seconds_between(start: object, end: object) -> float: """The time from one m
 # --- replays (cpu/replay.py, cuda/runtime/replay.py) ------------------------------------------------------------------
 @op()
 def prepare(op: str, args: Sequence[object]) -> Callable[[Handle], Handle] | None: """A function of the first argument alone that does op(*args), with the constants among them brought into their fastest form once; None where there is nothing to gain."""; ...
+@op()
+def join(first: Callable[[Handle], Handle], second: Callable[[Handle], Handle]) -> Callable[[Handle], Handle] | None: """second(first(x)) as one function, of two that prepare() gave, where nothing else takes first's result; None where there is nothing to gain."""; ...
 
 # --- element-wise, one operand (cpu/elementwise.py, cuda/ops/elementwise) ---------------------------------------------
 @op(elementwise=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -66,10 +67,12 @@ class Recorder:
             self._recorder.declare(Kind.BUFFER, array.handle)
         self._unseen = {id(tensor.array.handle) for tensor in unseen}
         self._calls: list[Call] = []  # with the constants themselves in their places
+        self._join: Callable[[Op, Op], Op | None] = lambda first, second: None  # the watched backend's
+        self._are_prepared: set[Call] = set()
 
     def watch(self, backend: Backend) -> Backend:
         if self._rules.prepares:
-            self._prepare = backend.prepare
+            self._prepare, self._join = backend.prepare, backend.join
         return self._recorder.tap(backend, self._check).wrapped(untraced)
 
     def refuse(self, reason: str) -> None:
@@ -108,9 +111,23 @@ class Recorder:
 
     def finish(self, outputs: Sequence[Value]) -> Recording:
         """The recording, as a function of the arguments and of those gradients that it uses."""
-        used = {value.number for value in (*outputs, *[each for call in self._calls for each in call.operands])}
-        gradients = [value for value in self._gradients if value.number in used]
-        return Recording(self._calls, [*self._arguments, *gradients], outputs)
+        uses = collections.Counter(value.number for call in self._calls for value in call.operands)
+        uses.update(value.number for value in outputs)
+        gradients = [value for value in self._gradients if value.number in uses]
+        return Recording(self._joined(uses), [*self._arguments, *gradients], outputs)
+
+    def _joined(self, uses: Mapping[int, int]) -> list[Call]:
+        """The calls; two prepared ones become one, where only the second takes the first's result."""
+        found: list[Call] = []
+        for call in self._calls:
+            last = found[-1] if found else None
+            if last in self._are_prepared and call in self._are_prepared and uses[call.args[0].number] == 1:
+                joined = self._join(last.function, call.function) if last.results is call.args[0] else None
+                if joined is not None:
+                    found[-1] = dataclasses.replace(call, function=joined, args=last.args)
+                    continue
+            found.append(call)
+        return found
 
     def _check(self, call: Call, args: Sequence[object]) -> None:
         if self.refusal:
@@ -154,7 +171,9 @@ class Recorder:
         if places and isinstance(places[0], Value) and is_constant:
             prepared = self._prepare(call.op, args)
             if prepared is not None:
-                return dataclasses.replace(call, function=prepared, args=places[:1])
+                made = dataclasses.replace(call, function=prepared, args=places[:1])
+                self._are_prepared.add(made)
+                return made
         return dataclasses.replace(
             call, args=places, kwargs={name: self._constant(arg) for name, arg in call.kwargs.items()}
         )

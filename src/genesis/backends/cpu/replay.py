@@ -13,7 +13,7 @@ from genesis.backends.contract import Shape
 from genesis.backends.cpu import fused_activation, packing
 from genesis.backends.cpu.conv import DirectWeight, PackedWeight, conv_prepack, conv_prepacked, open_sizes
 from genesis.backends.cpu.x86 import micro
-from genesis.backends.cpu.x86.packed import PackedConv, is_supported, readable, transposed
+from genesis.backends.cpu.x86.packed import PackedConv, Plan, is_supported, joined, readable, transposed
 from genesis.backends.dispatch import Op
 from genesis.records import ConvGeometry
 
@@ -32,6 +32,14 @@ Maker = TypeVar("Maker", bound=AnyMaker)
 def prepare(op: str, args: Sequence[object]) -> Prepared | None:
     make, x = _makers.get(op), args[0]
     return make(*args) if make is not None and isinstance(x, Tensor) and x.dtype is torch.float32 else None
+
+
+def join(first: Prepared, second: Prepared) -> Prepared | None:
+    plans = getattr(first, "__self__", None), getattr(second, "__self__", None)
+    if not isinstance(plans[0], Plan) or not isinstance(plans[1], Plan):
+        return None
+    plan = joined(plans[0], plans[1])
+    return None if plan is None else plan.run
 
 
 _makers: dict[str, AnyMaker] = {}  # by op, see prepares()

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from genesis.backends.cpu.x86 import changing, machine, packed, weight_grad, winograd
+from genesis.backends.cpu.x86 import changing, expand_depthwise, machine, packed, weight_grad, winograd
 from genesis.backends.cpu.x86.driver import Job
 from genesis.backends.cpu.x86.packed import PackedConv
 from genesis.backends.cpu.x86.plans import guess
@@ -35,8 +35,8 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Case(NamedTuple):
-    """A convolution; how: "direct", "Winograd", "depthwise", "transposed", "changing" for weights that change, or
-    "weight gradient" for that of the weight."""
+    """A convolution; how: "direct", "Winograd", "depthwise", "transposed", "changing" for weights that change,
+    "weight gradient" for that of the weight, or "expanded": a 1×1 one, and of its result the depthwise one."""
 
     how: str
     x: tuple[int, int, int, int]
@@ -79,6 +79,9 @@ TABLE = (
     Case("depthwise", (2, 48, 9, 31), 48, (3, 3), (2, 2), (1, 1), activation="relu6"),
     Case("depthwise", (1, 32, 7, 5), 32, (5, 2), (1, 1), (4, 2), (2, 3), has_residual=True, has_bias=False),
     Case("depthwise", (1, 16, 15, 16), 16, (7, 7), (1, 1), (3, 3), is_cropped=True),
+    Case("expanded", (2, 21, 9, 11), 48, (3, 3), (2, 2), (1, 1), activation="relu6"),
+    Case("expanded", (1, 300, 7, 5), 112, (5, 2), (1, 1), (4, 1), (2, 3), has_bias=False),
+    Case("expanded", (3, 16, 5, 20), 16, (3, 3), (1, 1), (5, 0), activation="relu"),
     Case("transposed", (2, 24, 5, 7), 40, (2, 2)),
     Case("transposed", (1, 7, 3, 3), 16, (3, 1), has_bias=False),
     Case("changing", (2, 32, 9, 7), 32, (3, 3), (2, 1), (1, 1), groups=32),
@@ -92,7 +95,8 @@ TABLE = (
 
 
 def drawn(draw: random.Random, kind: str) -> Case:
-    how = draw.choice(["direct", "direct", "Winograd", "depthwise", "transposed", "changing", "weight gradient"])
+    hows = ["direct", "direct", "Winograd", "depthwise", "expanded", "transposed", "changing", "weight gradient"]
+    how = draw.choice(hows)
     lanes = 16 if kind == "avx512" else 8
     kernel = (3, 3) if how == "Winograd" else (draw.choice([1, 2, 3, 5, 7]), draw.choice([1, 2, 3, 4]))
     stride = (1, 1) if how in ("Winograd", "transposed") else (draw.choice([1, 1, 2, 3]), draw.choice([1, 1, 2]))
@@ -101,7 +105,7 @@ def drawn(draw: random.Random, kind: str) -> Case:
     is_whole = how in ("Winograd", "depthwise", "weight gradient")
     channels = lanes * draw.randint(1, 12) if is_whole else draw.choice([1, 3, 4, draw.randint(1, 90)])
     outputs = lanes * draw.randint(1, 12)
-    if how == "weight gradient" or (not is_whole and kind == "avx512"):
+    if how == "weight gradient" or (not is_whole and how != "expanded" and kind == "avx512"):
         outputs -= draw.randint(0, lanes - 1)
     height, width = (
         max(1, d * (k - 1) + 1 - 2 * p + draw.choice([0, 1, 5, 20, draw.randint(0, 60)]))
@@ -159,6 +163,8 @@ def made(case: Case) -> tuple[Tensor, Tensor | None, Job | None, Tensor, Tensor 
         lent = changing.Repacked(problem, wide, threads, guess(problem, wide, threads))
         weight, bias = lent.packed(weight, bias)
         return x, None, lent.job, weight, bias, lent.scratch_bytes
+    if case.how == "expanded":
+        return _made_expanded(case, x, bias, geometry)
     conv = PackedConv(weight, bias, geometry)
     plan = conv.plan(x, case.has_residual, case.activation)
     weight, bias = plan.keep  # type: ignore[misc]
@@ -166,6 +172,18 @@ def made(case: Case) -> tuple[Tensor, Tensor | None, Job | None, Tensor, Tensor 
     if case.has_residual:
         residual = torch.randn(plan.shape).contiguous(memory_format=torch.channels_last)
     return x, residual, plan.job, weight, bias, plan.scratch_bytes
+
+
+def _made_expanded(
+    case: Case, x: Tensor, bias: Tensor | None, geometry: ConvGeometry
+) -> tuple[Tensor, None, Job | None, Tensor, Tensor | None, int]:
+    weights = torch.randn(case.outputs, case.x[1], 1, 1), torch.randn(case.outputs, 1, *case.kernel)
+    first = PackedConv(weights[0], bias, ConvGeometry((1, 1), (0, 0), (1, 1), 1)).plan(x, False, case.activation)
+    second = PackedConv(weights[1], bias, geometry._replace(groups=case.outputs))
+    plan = packed.joined(first, second.plan(first.run(x), False, case.activation))
+    if plan is None:  # x is cropped, or the result empty
+        return x, None, None, x, None, 0
+    return x, None, plan.job, *plan.keep, plan.scratch_bytes
 
 
 def _made_weight_gradient(
@@ -197,6 +215,8 @@ def result_floats(case: Case) -> int:
 def check(case: Case) -> None:
     """At the end and at the start of memory, twice each: the results are the same."""
     winograd.pays = lambda *args: case.how == "Winograd" or case.x[1] == 32  # type: ignore[assignment]
+    expand_depthwise.pays = lambda *args: True  # type: ignore[assignment]
+    expand_depthwise._SCRATCH_BYTES = dict.fromkeys((True, False), 16 << 10)  # some blocks of rows
     x, residual, job, weight, bias, scratch_bytes = made(case)
     if job is None:
         return

@@ -14,7 +14,7 @@ from genesis.backends.cpu.x86.driver import Job, Numbers, bounds, rows
 from genesis.backends.cpu.x86.micro import apply_activation
 from genesis.backends.cpu.x86.problem import Kernels, Problem, balanced, split
 
-_MOST_PIXELS = {True: 14, False: 8}
+MOST_PIXELS = {True: 14, False: 8}
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,12 @@ class Depthwise:
     has_bias: bool
     has_residual: bool
     activation: str | None
+    in_scratch: bool = False  # x is there
 
     def code(self) -> bytes:
         a = Assembler(self.wide)
+        if self.in_scratch:
+            a.move(RDI, R10)
         height, width = self.kernel
         apply = apply_activation(a, self.activation, self.pixels)
         x = self.pixels + 2
@@ -134,7 +137,7 @@ class _Planner:
 
     def _calls(self, taps: Pair) -> Numbers:
         problem = self._problem
-        sizes = np.array(split(problem.output_shape[3], _MOST_PIXELS[self._wide]))
+        sizes = np.array(split(problem.output_shape[3], MOST_PIXELS[self._wide]))
         firsts = sizes.cumsum() - sizes
         kernels = [self._kernel(taps, *columns) for columns in problem.tiles_of_row(0, sizes)]
         return rows(

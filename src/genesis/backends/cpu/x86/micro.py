@@ -50,6 +50,7 @@ class Micro:
     activation: str | None = None
     is_planar: bool = False
     in_scratch: bool = False  # x and y are there
+    out_in_scratch: bool = False  # y is there
 
     def code(self) -> bytes:
         """A function of x (rdi), w (rsi), y (rdx), the number of rows (rcx), bias (r8) and residual (r9).
@@ -59,6 +60,7 @@ class Micro:
         a = Assembler(self.wide)
         if self.in_scratch:
             a.move(RDI, R10)
+        if self.in_scratch or self.out_in_scratch:
             a.move(RDX, R11)
         if self.is_planar:
             a.move(R10, RAX)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genesis.backends.contract import Shape
 from genesis.backends.cpu import fused_activation, packing
-from genesis.backends.cpu.x86 import choices, depthwise, direct, machine, winograd
+from genesis.backends.cpu.x86 import choices, depthwise, direct, expand_depthwise, machine, winograd
 from genesis.backends.cpu.x86.choices import ConvBench, ConvChoice
 from genesis.backends.cpu.x86.direct import Options
 from genesis.backends.cpu.x86.driver import Job
@@ -111,7 +111,7 @@ class PackedConv:
         if job.by_tiles:
             keep = transformed, _ = self._transformed(), self._bias
             return Plan(*result, job.job, transformed.data_ptr(), bias, job.scratch_bytes, keep)
-        return Plan(*result, job.job, self._weight.data_ptr(), bias, 0, keep)
+        return Plan(*result, job.job, self._weight.data_ptr(), bias, 0, keep, problem)
 
     def _plain_weight(self) -> Tensor:
         lanes = 16 if self.wide else 8
@@ -171,6 +171,7 @@ class Plan(NamedTuple):
         job: None if that is empty.
         weight, bias: their addresses; keep: what holds their memory.
         scratch_bytes: of memory that the job needs.
+        problem: where weight and bias are those of PackedConv: see joined().
     """
 
     shape: Shape
@@ -179,7 +180,8 @@ class Plan(NamedTuple):
     weight: int
     bias: int
     scratch_bytes: int
-    keep: object
+    keep: tuple[Tensor, Tensor | None]
+    problem: Problem | None = None
 
     def run(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         y = x.new_empty_strided(self.shape, self.strides)
@@ -189,6 +191,23 @@ class Plan(NamedTuple):
             place = 0 if scratch is None else scratch.data_ptr()
             self.job.run(x.data_ptr(), self.weight, y.data_ptr(), self.bias, added, place)
         return y
+
+
+def joined(first: Plan, second: Plan) -> Plan | None:
+    """Both as one plan, where the second takes the first's result and that is faster."""
+    wide, num_threads = machine.vectors() == "avx512", torch.get_num_threads()
+    if first.problem is None or second.problem is None:
+        return None
+    if not expand_depthwise.is_supported(first.problem, second.problem, wide):
+        return None
+    if not expand_depthwise.pays(first.problem, second.problem, wide, num_threads):
+        return None
+    weights, biases = zip(first.keep, second.keep, strict=True)
+    weight = torch.cat(weights)
+    channels = first.problem.weight_shape[0]
+    bias = torch.cat([weight.new_zeros(channels) if each is None else each for each in biases])
+    job, scratch_bytes = expand_depthwise.job(first.problem, second.problem, wide, num_threads)
+    return Plan(second.shape, second.strides, job, weight.data_ptr(), bias.data_ptr(), scratch_bytes, (weight, bias))
 
 
 class BlockedPlan:

@@ -79,6 +79,7 @@ for arguments in (
     {}, {"how": "accumulate"}, {"optimizer": "AdamW", "how": "scaler clip"}, {"compression": "bfloat16"},
     {"network": "convolutional", "norm": "synchronized"},
 ):
+    print(arguments, flush=True)
     with genesis.settings.override(deterministic=True):
         assert compiled.train(rank, size, device="cuda", steps=8, **arguments) >= 4, arguments
 programs.fused_norms(rank, size, "silu", device="cuda")

@@ -117,7 +117,7 @@ def _forked(device: Device) -> RandomStream:
     """A stream that goes on from where the device's generator stands, in replays of this run too."""
     stream = RandomStream()
     fork = random.drawing_as_here(random.fork)
-    repeated(lambda arrays: fork(stream, device), [])
+    repeated(lambda arrays: fork(stream, device), [], [])
     return stream
 
 

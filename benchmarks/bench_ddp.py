@@ -13,9 +13,11 @@ table says why.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -146,6 +148,7 @@ class Rank:
 
 def work(arguments: argparse.Namespace) -> int:
     """A rank's part of one case, as torchrun starts it. Returns: the exit status."""
+    faulthandler.register(signal.SIGTERM, chain=True)  # a case that is ended by force says where it was
     (case,) = arguments.cases
     Rank(arguments, arguments.record, arguments.until).run(*case)
     dist.destroy_process_group()

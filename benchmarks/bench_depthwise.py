@@ -242,8 +242,8 @@ class Data:
         first = self.input if self.problem.direction == FORWARD else self.grad
         second = self.input if self.problem.direction == WEIGHT_GRAD else self.weight
         addresses = [each.data_ptr() for each in (self.out, first, second)]
-        scratch = workspace.data_ptr()
-        return lambda: launch(streams.current_handle(0), *addresses, 0, 0, scratch)
+        # The call holds the workspace: PyTorch unmaps what is free after cuDNN's benchmarks.
+        return lambda: launch(streams.current_handle(0), *addresses, 0, 0, workspace.data_ptr())
 
 
 def bytes_of(number: int, device: str) -> torch.Tensor:

@@ -25,6 +25,7 @@ import gpu_timing
 import torch
 from harness import RESULTS
 from harness import interleaved as interleaved_on_host
+from torch._functorch import config as functorch_config
 from torch.nn import functional as F
 
 from genesis.cli.info import versions
@@ -105,7 +106,7 @@ def main() -> int:
     arguments = parse()
     if arguments.dry_run:
         return run(arguments, _TINY, "cpu")
-    torch._functorch.config.donated_buffer = False  # a backward is measured again and again
+    functorch_config.donated_buffer = False  # a backward is measured again and again
     with gpu_timing.shared_stream():
         return run(arguments, [norm for norm in NORMS if (arguments.only or "") in norm.name], "cuda")
 

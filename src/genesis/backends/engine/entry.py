@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 COLUMNS = "problem, candidate, microseconds, error, workspace, complete"
 _LONGEST_PROBLEM, _LONGEST_CANDIDATE = 4096, 256  # characters
-_CANDIDATE = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_ .,=+-]+)+")
+_CANDIDATE = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_ .,=+*-]+)+")
 _MOST_BYTES = 1 << 62
 # Families that had other names in stores of earlier versions.
 _RENAMED = {

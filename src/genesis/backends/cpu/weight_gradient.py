@@ -49,7 +49,7 @@ def _choose(key: Key, num_threads: int, precision: str, epoch: int, plain: Plain
     if geometry.groups != 1:
         is_ours = vectors is not None and depthwise_weight_grad.is_supported(problem, wide)
         guess = choices.DEPTHWISE if is_ours else choices.PLAIN
-    elif vectors is not None and weight_grad.is_supported(problem, wide) and weight_grad.pays(weight_shape):
+    elif vectors is not None and weight_grad.is_supported(problem, wide) and weight_grad.pays(weight_shape, wide):
         guess = choices.TAPS
     else:
         guess = choices.COLUMNS if columns.pays(grad_shape, weight_shape) else choices.PLAIN

@@ -143,17 +143,17 @@ def _statistics(x: Tensor) -> tuple[Floats, Floats]:
     count = x.numel() // channels
     image, rest = _rows(x)
     if channel_kernels.is_supported(x):
-        found = channel_kernels.moments(x)
-        means, within = found[:, 0], _sum(found[:, 1])
+        groups = channel_kernels.moments(x)
     else:
         means, variances = (
             each.numpy().reshape(-1, channels) for each in torch.batch_norm_update_stats(image, None, None, 0.0)
         )
-        within = _SUMMANDS * _sum(variances)
+        groups = [channel_kernels.Moments(_SUMMANDS, means, _SUMMANDS * variances)]
+    total = sum(pixels * _sum(means) for pixels, means, _ in groups)
     last = rest.numpy()
-    mean = (_SUMMANDS * _sum(means) + _sum(last)) / count
-    squares = within + _SUMMANDS * _sum(np.square(means - mean)) + _sum(np.square(last - mean))
-    return mean, squares / count
+    mean = ((total + _sum(last)) if len(last) else total) / count
+    squares = sum(_sum(within) + pixels * _sum(np.square(means - mean)) for pixels, means, within in groups)
+    return mean, (squares + _sum(np.square(last - mean)) if len(last) else squares) / count
 
 
 def _backward_in_rows(
@@ -184,12 +184,16 @@ def _sums(grad: Tensor, x: Tensor, mean: Tensor, inverse_std: Tensor) -> tuple[F
     """Σ grad·x̂ and Σ grad of each channel, in float64."""
     channels = x.shape[1]
     (grads, last_grads), (image, rest) = _rows(grad), _rows(x)
-    centred = (rest.numpy() - mean.numpy().astype(np.float64)) * inverse_std.numpy()
+    inverse = inverse_std.numpy()
+    if channel_kernels.is_supported(x):
+        of_bias, of_weight = channel_kernels.grad_sums(grad, x, mean.contiguous())
+        of_weight = of_weight * inverse
+        if not len(rest):
+            return of_weight, of_bias
+    centred = (rest.numpy() - mean.numpy().astype(np.float64)) * inverse
     last_of_weight, last_of_bias = _sum(last_grads.numpy() * centred), _sum(last_grads.numpy())
     if channel_kernels.is_supported(x):
-        found = channel_kernels.grad_sums(grad, x, mean.contiguous())
-        of_weight = _sum(found[:, 1]) * inverse_std.numpy()
-        return of_weight + last_of_weight, _sum(found[:, 0]) + last_of_bias
+        return of_weight + last_of_weight, of_bias + last_of_bias
     repeats = image.shape[1] // channels
     parts = aten.native_batch_norm_backward(
         grads, image, None, None, None, mean.repeat(repeats), inverse_std.repeat(repeats), True, 0.0,

@@ -203,8 +203,12 @@ def conv_bn_relu_backward(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     input, weight, _, gamma, _, mean, inverse_std, conv_output, passed = saved
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
-    if activation == "relu" and passed is not None and may_overwrite and grad.stride() == passed.stride():
-        aten.threshold_backward.grad_input(grad, passed, 0, grad_input=grad)  # no further memory to go through
+    is_alike = passed is not None and may_overwrite and grad.stride() == passed.stride()
+    if activation in ("relu", "relu6") and is_alike:  # no further memory to go through
+        if activation == "relu":
+            aten.threshold_backward.grad_input(grad, passed, 0, grad_input=grad)
+        else:
+            aten.hardtanh_backward.grad_input(grad, passed, 0.0, 6.0, grad_input=grad)
     elif activation is not None and passed is not None:
         grad, may_overwrite = fused_activation.apply_backward(grad, passed, activation), True
     grad_residual = grad if needs_residual else None

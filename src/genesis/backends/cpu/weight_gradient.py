@@ -10,7 +10,7 @@ from torch import Tensor
 
 from genesis.backends.contract import Shape
 from genesis.backends.cpu import columns
-from genesis.backends.cpu.x86 import choices, machine, weight_grad
+from genesis.backends.cpu.x86 import choices, depthwise_weight_grad, machine, weight_grad
 from genesis.backends.cpu.x86.choices import WEIGHT_GRAD, ConvBench, ConvChoice
 from genesis.backends.cpu.x86.problem import Problem
 from genesis.backends.engine import host
@@ -24,7 +24,7 @@ Key = tuple[Shape, Shape, Shape, Shape, ConvGeometry, str | None]  # grad, input
 
 def compute(grad: Tensor, x: Tensor, weight_shape: Shape, geometry: ConvGeometry, plain: Plain) -> Tensor | None:
     """The gradient from operands that are channels-last; None where plain is the fastest way, or the only one."""
-    if grad.dtype is not torch.float32 or geometry.groups != 1:
+    if grad.dtype is not torch.float32 or geometry.groups not in (1, weight_shape[0]):
         return None
     key = tuple(grad.shape), tuple(x.shape), x.stride(), tuple(weight_shape), geometry, machine.vectors()
     name = _choose(key, torch.get_num_threads(), get_float32_precision(), host.epoch(), plain)
@@ -32,6 +32,8 @@ def compute(grad: Tensor, x: Tensor, weight_shape: Shape, geometry: ConvGeometry
 
 
 def _run(name: str, grad: Tensor, x: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
+    if name == choices.DEPTHWISE:
+        return depthwise_weight_grad.weight_grad(grad, x, weight_shape, geometry)
     if name == choices.TAPS:
         return weight_grad.weight_grad(grad, x, weight_shape, geometry)
     return columns.weight_grad(grad, x, weight_shape, *geometry[:3])
@@ -43,8 +45,11 @@ def _choose(key: Key, num_threads: int, precision: str, epoch: int, plain: Plain
     if 0 in (*grad_shape, *input_shape):
         return choices.PLAIN
     problem = Problem(input_shape, strides, weight_shape, geometry, False, False, None)
-    is_ours = vectors is not None and weight_grad.is_supported(problem, vectors == "avx512")
-    if is_ours and weight_grad.pays(weight_shape):
+    wide = vectors == "avx512"
+    if geometry.groups != 1:
+        is_ours = vectors is not None and depthwise_weight_grad.is_supported(problem, wide)
+        guess = choices.DEPTHWISE if is_ours else choices.PLAIN
+    elif vectors is not None and weight_grad.is_supported(problem, wide) and weight_grad.pays(weight_shape, wide):
         guess = choices.TAPS
     else:
         guess = choices.COLUMNS if columns.pays(grad_shape, weight_shape) else choices.PLAIN

@@ -15,6 +15,9 @@ from tests.backends.cpu.x86.guarded import guarded
 pytestmark = pytest.mark.skipif(machine.vectors() is None, reason="not an x86-64 processor with AVX2, on Linux")
 
 
+SHAPES = ((1, 8, 8, 8), (2, 24, 9, 15), (3, 16, 31, 7), (1, 144, 20, 33), (2, 960, 7, 7), (2, 16, 65, 67))
+
+
 @pytest.fixture(params=["avx512", "avx2"], autouse=True)
 def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "avx512" and machine.vectors() != "avx512":
@@ -30,7 +33,9 @@ def placed(stack: contextlib.ExitStack, x: Tensor, at_end: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@pytest.mark.parametrize("shape", [(1, 8, 8, 8), (2, 24, 9, 15), (3, 16, 31, 7), (1, 144, 20, 33), (2, 960, 7, 7)])
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8, 8), (2, 24, 9, 15), (3, 16, 31, 7), (1, 144, 20, 33), (2, 960, 7, 7), (2, 16, 65, 67)]
+)
 def test_all(shape: tuple[int, ...], at_end: bool) -> None:
     torch.manual_seed(0)
     count = shape[1]
@@ -42,16 +47,19 @@ def test_all(shape: tuple[int, ...], at_end: bool) -> None:
         x, grad, mean = (placed(stack, each, at_end) for each in (x, grad, mean))
         y = channels.combine(x, scale, grad, other_scale, shift)
         moments, sums = channels.moments(x), channels.grad_sums(grad, x, mean)
-        wide_x, wide_grad = (
-            each.double().permute(0, 2, 3, 1).reshape(-1, count)[: len(moments) * channels.SUMMANDS].view(
-                len(moments), channels.SUMMANDS, count
-            )
-            for each in (x, grad)
-        )  # fmt: skip
-        exact = torch.stack([wide_x.mean(1), (wide_x - wide_x.mean(1, keepdim=True)).square().sum(1)], 1)
-        assert len(moments) == x.numel() // count // channels.SUMMANDS > 0
-        torch.testing.assert_close(torch.from_numpy(moments).double(), exact, rtol=2e-6, atol=0)
-        exact = torch.stack([wide_grad.sum(1), (wide_grad * (wide_x - mean)).sum(1)], 1)
+        pixels, grads = (each.double().permute(0, 2, 3, 1).reshape(-1, count) for each in (x, grad))
+        num_groups, first = x.numel() // count // channels.SUMMANDS, 0
+        assert [each.pixels for each in moments] == ([4096, 64] if num_groups >= 128 else [64])
+        for size, means, squares in moments:
+            end = first + size * len(means)
+            groups = pixels[first:end].view(-1, size, count)
+            exact = torch.stack([groups.mean(1), (groups - groups.mean(1, keepdim=True)).square().sum(1)])
+            found = torch.stack([torch.from_numpy(each).double() for each in (means, squares)])
+            torch.testing.assert_close(found, exact, rtol=2e-6, atol=0)
+            first = end
+        assert first == num_groups * channels.SUMMANDS > 0
+        pixels, grads = pixels[:first], grads[:first]
+        exact = torch.stack([grads.sum(0), (grads * (pixels - mean)).sum(0)])
         assert (torch.from_numpy(sums) - exact).norm() <= 2e-7 * exact.norm()
         planes = [torch.from_numpy(each).view(-1, 1, 1) for each in (scale, other_scale, shift)]
         exact = x * planes[0] + grad * planes[1] + planes[2]

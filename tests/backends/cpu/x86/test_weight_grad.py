@@ -63,5 +63,6 @@ def test_what_is_left_to_others() -> None:
     never_met = problem_of((1, 16, 1, 1), 8, (3, 3), (1, 1), (1, 1), (1, 1))
     assert not weight_grad.is_supported(never_met, wide), "of taps that never meet the image, nothing would be written"
     assert not weight_grad.is_supported(problem_of((0, 16, 5, 5), 8, (1, 1), (1, 1), (0, 0), (1, 1)), wide)
-    assert weight_grad.pays((64, 64, 3, 3))
-    assert not weight_grad.pays((96, 16, 1, 1))
+    assert weight_grad.pays((64, 64, 3, 3), wide)
+    assert not weight_grad.pays((96, 16, 1, 1), wide)
+    assert weight_grad.pays((1024, 512, 1, 1), wide) == wide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ SUMMANDS = 64  # of a float32 sum
 SCALED, ADDED = "scaled", "added"
 _MOST_VECTORS = 4  # whose sums are in registers
 _UNROLLED = 8  # vectors of a turn of the inner loop, at most
+_LEAST_GROUPS = 2 * SUMMANDS  # of fewer, numpy adds up as fast
 _LEAST_PIXELS = 256  # of a thread's share
 
 
@@ -56,24 +57,47 @@ def normalized(x: Tensor, scale: Floats, shift: Floats, residual: Tensor | None,
     return y
 
 
-def moments(x: Tensor) -> Singles:
-    """By channel the mean and Σ (x − mean)², of each SUMMANDS pixels that are whole."""
-    return _summed(x, None, None)
+class Moments(NamedTuple):
+    """By channel (in columns) the means of groups of so many pixels (in rows), and their Σ (x − mean)²."""
+
+    pixels: int
+    means: Floats | Singles
+    squares: Floats | Singles
 
 
-def grad_sums(grad: Tensor, x: Tensor, mean: Tensor) -> Singles:
-    """By channel Σ grad and Σ grad · (x − mean), of each SUMMANDS pixels that are whole; grad: in the layout of x."""
-    return _summed(x, grad, mean)
+def moments(x: Tensor) -> list[Moments]:
+    """Those of all groups of SUMMANDS pixels that are whole; SUMMANDS groups that follow each other count as one."""
+    groups, channels = _summed(x, None, None), x.shape[1]
+    if len(groups) < _LEAST_GROUPS:
+        found = groups.numpy()
+        return [Moments(SUMMANDS, found[:, 0], found[:, 1])]
+    # Of the groups' means the mean and squares, and of their squares the mean: by the same kernel.
+    upper = _summed(groups.view(len(groups), 2 * channels), None, None).numpy()
+    rest = groups[len(upper) * SUMMANDS :].numpy()
+    squares = SUMMANDS * np.add(upper[:, 1, :channels], upper[:, 0, channels:], dtype=np.float64)
+    whole = Moments(SUMMANDS * SUMMANDS, upper[:, 0, :channels], squares)
+    return [whole, Moments(SUMMANDS, rest[:, 0], rest[:, 1])]
 
 
-def _summed(x: Tensor, grad: Tensor | None, mean: Tensor | None) -> Singles:
+def grad_sums(grad: Tensor, x: Tensor, mean: Tensor) -> Floats:
+    """By channel Σ grad and Σ grad · (x − mean), in two rows, of the pixels of moments(); grad: in the layout of x."""
+    groups, channels = _summed(x, grad, mean), x.shape[1]
+    if len(groups) < _LEAST_GROUPS:
+        return np.add.reduce(groups.numpy(), 0, dtype=np.float64)
+    upper = _summed(groups.view(len(groups), 2 * channels), None, None).numpy()
+    rest = np.add.reduce(groups[len(upper) * SUMMANDS :].numpy(), 0, dtype=np.float64)
+    return SUMMANDS * np.add.reduce(upper[:, 0], 0, dtype=np.float64).reshape(2, channels) + rest
+
+
+def _summed(x: Tensor, grad: Tensor | None, mean: Tensor | None) -> Tensor:
+    """(groups, 2, channels)"""
     channels = x.shape[1]
     blocks = x.numel() // channels // SUMMANDS
     sums = torch.empty(blocks, 2, channels, dtype=torch.float32, device="cpu")
     job = _summing(blocks, channels, grad is not None, _is_wide(channels), torch.get_num_threads())
     w, y = (0 if each is None else each.data_ptr() for each in (mean, grad))
     job.run(x.data_ptr(), w, y, 0, 0, sums.data_ptr())
-    return sums.numpy()
+    return sums
 
 
 def _is_wide(channels: int) -> bool:

@@ -4,7 +4,7 @@
 |---|---|
 | `direct/pixels`, `direct/weights` | our direct kernels; threads share the pixels, or the weights |
 | `winograd/2x2` | our F(2×2, 3×3) |
-| `depthwise/rows` | ours for one filter per channel |
+| `depthwise/rows` | ours for one filter per channel, and its weight gradient |
 | `direct/taps` | our kernel for the weight gradient |
 | `columns/gemm` | one matrix product |
 | `onednn/blocked`, `onednn/plain` | oneDNN, with a weight in its own layout, or with the weight as it is |
@@ -83,6 +83,8 @@ class ConvChoice:
     @functools.cached_property
     def candidates(self) -> tuple[str, ...]:
         p, wide = self.problem, self.vectors == "avx512"
+        if self.direction == WEIGHT_GRAD and p.geometry.groups != 1:
+            return tuple(dict.fromkeys([self.guess, PLAIN]))
         if self.direction == WEIGHT_GRAD:
             ours = [TAPS] if self.vectors is not None and weight_grad.is_supported(p, wide) else []
             return tuple(dict.fromkeys([self.guess, *ours, PLAIN, COLUMNS]))

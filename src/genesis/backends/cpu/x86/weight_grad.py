@@ -31,6 +31,7 @@ _UNROLLED = 4
 _LEAST_SUMMANDS, _MOST_SUMMANDS = 112, 256  # of a sum in a register
 _CACHED_BYTES = 640 << 10  # of grad and input: a thread goes through them again for each part of dw
 _MOST_CALLS = 1 << 17
+_MANY_WEIGHTS = 1 << 18  # of a 1×1 kernel: with AVX2, oneDNN's products are the faster ones
 _LEAST_CHANNELS, _LEAST_OUTPUTS = 32, 24  # of fewer, too little is computed per float that is read
 
 
@@ -110,8 +111,10 @@ def is_supported(problem: Problem, wide: bool) -> bool:
     return plan.meets_all and len(plan.chunks) * plan.num_tiles <= _MOST_CALLS
 
 
-def pays(weight_shape: Shape) -> bool:
+def pays(weight_shape: Shape, wide: bool) -> bool:
     """Whether it is expected to be faster than oneDNN."""
+    if not wide and weight_shape[2:] == (1, 1) and math.prod(weight_shape) >= _MANY_WEIGHTS:
+        return False
     return weight_shape[0] >= _LEAST_OUTPUTS and weight_shape[1] >= _LEAST_CHANNELS
 
 

@@ -18,9 +18,12 @@ class detect_anomaly:  # noqa: N801  (PyTorch's name)
     Args:
         check_nan: look for NaN; else only the lines are noted, for errors of backward.
 
+    Warns: UserWarning: that it is on, as in PyTorch.
+
     Example:
+        >>> import warnings
         >>> x = genesis.tensor([0.0], requires_grad=True)
-        >>> with genesis.autograd.detect_anomaly():
+        >>> with warnings.catch_warnings(action="ignore"), genesis.autograd.detect_anomaly():
         ...     try:
         ...         (x.sqrt() * 0).sum().backward()
         ...     except RuntimeError as error:

@@ -77,7 +77,7 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 def _entry_for(kind: type[nn.Module]) -> type[Entry] | None:
-    """What stands for the forward of modules of a class; None: they keep their own."""
+    """Find what stands for the forward of modules of a class; None: they keep their own."""
     if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
         return FrozenNormEntry
     if kind in _FORWARDS:

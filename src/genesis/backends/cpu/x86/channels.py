@@ -66,7 +66,7 @@ class Moments(NamedTuple):
 
 
 def moments(x: Tensor) -> list[Moments]:
-    """Those of all groups of SUMMANDS pixels that are whole; SUMMANDS groups that follow each other count as one."""
+    """The moments of all whole groups of SUMMANDS pixels; SUMMANDS groups that follow each other count as one."""
     groups, channels = _summed(x, None, None), x.shape[1]
     if len(groups) < _LEAST_GROUPS:
         found = groups.numpy()

@@ -165,7 +165,7 @@ class _Cursor:
 
 
 class _Cursors:
-    """Where the draws of a capture stand.
+    """The place at which the draws of a capture stand.
 
     Attributes:
         in_force: the stream that stands in for the device's generator, if one does.

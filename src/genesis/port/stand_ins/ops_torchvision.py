@@ -6,11 +6,12 @@ Detection models call nms and roi_align, deformable networks deform_conv2d. The 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Generic, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
 import genesis
+from genesis.dtypes import HostArray
 from genesis.errors import MissingNameError, ShapeError, describe
 from genesis.nn import functional as F
 from genesis.port.stand_ins.roi_align import RoIAlign, RoIGeometry
@@ -22,20 +23,23 @@ _LACKING = frozenset(
        for sign, end in (("", ""), ("_", "_backward"))}
 )  # fmt: skip
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-class Operator:
+
+class Operator(Generic[P, R]):
     """An operator; its only overload is itself."""
 
-    def __init__(self, name: str, function: Callable[..., object]) -> None:
+    def __init__(self, name: str, function: Callable[P, R]) -> None:
         self.__name__, self.__doc__ = name, function.__doc__
         self._function = function
 
     @property
-    def default(self) -> Operator:
+    def default(self) -> Operator[P, R]:
         """The operator itself."""
         return self
 
-    def __call__(self, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -46,10 +50,12 @@ class Operators:
     """The namespace torch.ops.torchvision."""
 
     def __init__(self) -> None:
-        for function in (nms, roi_align, deform_conv2d, _cuda_version):
-            setattr(self, function.__name__, Operator(function.__name__, function))
+        self.nms = Operator("nms", nms)
+        self.roi_align = Operator("roi_align", roi_align)
+        self.deform_conv2d = Operator("deform_conv2d", deform_conv2d)
+        self._cuda_version = Operator("_cuda_version", _cuda_version)
 
-    def __getattr__(self, name: str) -> Operator:
+    def __getattr__(self, name: str) -> object:
         if name not in _LACKING:
             raise AttributeError(f"torch.ops.torchvision has no {name!r}")
 
@@ -79,7 +85,7 @@ def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     if tuple(scores.shape) != (dets.shape[0],):
         raise ShapeError(describe("nms", "scores", f"shape ({dets.shape[0]},)", tuple(scores.shape)))
     boxes = _on_host(dets)
-    order = np.argsort(-_on_host(scores), kind="stable")
+    order = np.argsort(np.negative(_on_host(scores)), kind="stable")
     x1, y1, x2, y2 = boxes[order].T
     areas = (x2 - x1) * (y2 - y1)
     suppressed, kept = np.zeros(len(order), dtype=bool), []
@@ -202,7 +208,7 @@ def _cuda_version() -> int:
     return -1
 
 
-def _on_host(x: Tensor) -> np.ndarray:
+def _on_host(x: Tensor) -> HostArray:
     """The values; 16-bit ones as float32, in which PyTorch compares them too."""
     x = x.detach().cpu()
     return x.float().numpy() if x.dtype.itemsize < 4 else x.numpy()

@@ -37,8 +37,8 @@ class RoIAlign(Function):
         table = input.permute(0, 2, 3, 1).reshape(-1, channels)
         bins = geometry.bins[0] * geometry.bins[1]
         out = genesis.zeros(rois.shape[0], bins, channels, dtype=input.dtype, device=input.device)
-        for some, pixels, weights in _chunks(rois, (height, width), channels, geometry):
-            out[some] = weights.unsqueeze(-2).matmul(table[pixels]).squeeze(-2).to(input.dtype)
+        for first, last, pixels, weights in _chunks(rois, (height, width), channels, geometry):
+            out[first:last] = weights.unsqueeze(-2).matmul(table[pixels]).squeeze(-2).to(input.dtype)
         ctx.save_for_backward(rois)
         ctx.shape, ctx.geometry = (num_images, channels, height, width), geometry
         return out.transpose(1, 2).reshape(rois.shape[0], channels, *geometry.bins)
@@ -50,16 +50,16 @@ class RoIAlign(Function):
         bins = ctx.geometry.bins[0] * ctx.geometry.bins[1]
         grad = grad.reshape(rois.shape[0], channels, bins).transpose(1, 2)
         total = genesis.zeros(num_images * height * width, channels, dtype=grad.dtype, device=grad.device)
-        for some, pixels, weights in _chunks(rois, (height, width), channels, ctx.geometry):
-            values = weights.unsqueeze(-1) * grad[some].unsqueeze(-2)
+        for first, last, pixels, weights in _chunks(rois, (height, width), channels, ctx.geometry):
+            values = weights.unsqueeze(-1) * grad[first:last].unsqueeze(-2)
             total.index_add_(0, pixels.reshape(-1), values.reshape(-1, channels))
         return total.reshape(num_images, height, width, channels).permute(0, 3, 1, 2), None, None
 
 
 def _chunks(
     rois: Tensor, sides: tuple[int, int], channels: int, geometry: RoIGeometry
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Some regions, the pixels of each of their bins, and their weights: (k, bins, pixels)."""
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """The regions from first to before last, the pixels of their bins, and the weights: (last − first, bins, pixels)."""
     if not rois.shape[0]:
         return
     rows, columns = (_samples(rois, dim, sides[dim], geometry) for dim in (0, 1))
@@ -67,13 +67,12 @@ def _chunks(
     bins = geometry.bins[0] * geometry.bins[1]
     each = bins * rows.pixels.shape[2] * columns.pixels.shape[2] * channels
     step = max(1, _MOST_VALUES // max(each, 1))
-    for start in range(0, rois.shape[0], step):
-        some = slice(start, min(start + step, rois.shape[0]))
-        row = (images[some] + rows.pixels[some])[:, :, None, :, None] * sides[1]
-        pixels = row + columns.pixels[some][:, None, :, None, :]
-        weights = rows.weights[some][:, :, None, :, None] * columns.weights[some][:, None, :, None, :]
-        count = some.stop - start
-        yield some, pixels.reshape(count, bins, -1), weights.reshape(count, bins, -1)
+    for first in range(0, rois.shape[0], step):
+        last = min(first + step, rois.shape[0])
+        row = (images[first:last] + rows.pixels[first:last])[:, :, None, :, None] * sides[1]
+        pixels = row + columns.pixels[first:last][:, None, :, None, :]
+        weights = rows.weights[first:last][:, :, None, :, None] * columns.weights[first:last][:, None, :, None, :]
+        yield first, last, pixels.reshape(last - first, bins, -1), weights.reshape(last - first, bins, -1)
 
 
 def _samples(rois: Tensor, dim: int, side: int, geometry: RoIGeometry) -> Samples:

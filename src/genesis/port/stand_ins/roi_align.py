@@ -59,7 +59,7 @@ class RoIAlign(Function):
 def _chunks(
     rois: Tensor, sides: tuple[int, int], channels: int, geometry: RoIGeometry
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """The regions from first to before last, the pixels of their bins, and the weights: (last − first, bins, pixels)."""
+    """Regions [first, last), the pixels of their bins, and how much each weighs: (last − first, bins, pixels)."""
     if not rois.shape[0]:
         return
     rows, columns = (_samples(rois, dim, sides[dim], geometry) for dim in (0, 1))

@@ -28,10 +28,12 @@ class Embedding(Module):
         norm_type: the p of that norm.
         scale_grad_by_freq: divide gradients by how often their index occurs in the batch.
         sparse: must be False; gradients are dense.
+        _weight: (V, E), the vectors, instead of ones that are drawn; memory is shared.
+        _freeze: whether they stay as they are instead of being learned.
         device, dtype: of the parameter.
     Shape: any, of an integer dtype → (*shape, E).
     Parameters: weight (V, E), standard normal at first.
-    Raises: ValueError: padding_idx is out of range.
+    Raises: ValueError: padding_idx is out of range. ShapeError: _weight has another shape.
 
     Example:
         >>> nn.Embedding(10, 3)(genesis.tensor([[1, 2], [4, 5]])).shape

@@ -86,7 +86,9 @@ def test_draws(method: str, device: str) -> None:
     lambda lib: lib.zeros(2, 3, 7).bernoulli_(0.3), lambda lib: lib.zeros(17, dtype=lib.float64).bernoulli_(0.85),
     lambda lib: lib.bernoulli(lib.zeros(40, dtype=lib.int64), 0.6), lambda lib: lib.rand(size=(2, 3)),
     lambda lib: lib.empty(40).bernoulli_(0.5, generator=lib.Generator().manual_seed(7)),
-    lambda lib: lib.randn(size=[4]),
+    lambda lib: lib.randn(size=[4]), lambda lib: lib.bernoulli(lib.full((40,), 0.4)),
+    lambda lib: lib.bernoulli(lib.full((40,), 0.4, dtype=lib.float64)),
+    lambda lib: lib.empty(40).bernoulli_(lib.full((40,), 0.4, dtype=lib.float64)),
 ])  # fmt: skip
 def test_draws_are_those_of_pytorch(call: Any) -> None:
     """Drop path draws by bernoulli_(p): under the same seed, the same samples are dropped."""

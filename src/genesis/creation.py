@@ -270,13 +270,13 @@ def eye(
 
 @placed
 def arange(
-    start: Number, end: Number | None = None, step: Number = 1, *, dtype: DType | None = None,
+    start: Number | None = None, end: Number | None = None, step: Number = 1, *, dtype: DType | None = None,
     device: DeviceLike = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """start, start + step, … as long as end is not reached; arange(n) counts from 0 to n − 1.
 
     Args:
-        start: the first value; alone, it is end, and counting begins at 0.
+        start: the first value, by default 0; alone, it is end.
         end: not included.
         step: not 0, towards end.
         dtype: int64 for integers, the default float dtype if one of the numbers is a float.
@@ -289,7 +289,10 @@ def arange(
         ([0, 1, 2], [1.0, 1.5])
     """
     if end is None:
+        if start is None:
+            raise TypeError(describe("arange", "end", "a number", None))
         start, end = 0, start
+    start = 0 if start is None else start
     if step == 0 or (end - start) / step < 0:
         raise ValueError(describe("arange", "step", f"a step from {start} towards {end}", step))
     if not all(map(math.isfinite, (start, end, step))):

@@ -192,7 +192,8 @@ def _drawing(op: str, generator: Generator | None, target: Draws) -> contextlib.
 def _tossed(target: Tensor, p: float | Tensor) -> Tensor:
     array = target.array
     if isinstance(p, Tensor) or not 0 < p < 1:
-        draws = NDArray.random("rand", array.device, array.shape, None, dtypes.float32)
+        wide = dtypes.float64 if isinstance(p, Tensor) and p.dtype is dtypes.float64 else dtypes.float32  # as PyTorch
+        draws = NDArray.random("rand", array.device, array.shape, None, wide)
         return target._like(draws.lt(p.array if isinstance(p, Tensor) else p).to(array.dtype))
     kept = ops.dropout(NDArray.full(array.shape, 1, dtypes.float32, array.device), 1 - p)[1]  # as PyTorch draws them
     return target._like(kept.to(array.dtype))

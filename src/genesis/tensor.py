@@ -328,6 +328,11 @@ class Tensor(NewTensors):
         for index in range(len(self)):
             yield self[index]
 
+    def __contains__(self, element: Tensor | Number) -> bool:
+        if not isinstance(element, Tensor | bool | int | float):
+            raise TypeError(describe("in", "element", "a tensor or a number", type(element).__name__))
+        return bool((self == element).any().item())
+
     def __bool__(self) -> bool:
         if self.numel() != 1:
             raise ValueError(

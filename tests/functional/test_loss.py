@@ -170,3 +170,28 @@ REFUSALS = [
 def test_refusals(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("weight", [None, 2.0])
+@pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float64", "float32"), ("float32", "bfloat16")], ids=str)
+def test_logits_and_targets_of_different_dtypes_give_a_loss_of_the_targets(dtypes: Any, weight: float | None) -> None:
+    x, t = (
+        torch.tensor([0.5, -1.25, 3.0, -2.0], dtype=getattr(torch, dtypes[0])),
+        torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=getattr(torch, dtypes[1])),
+    )
+    factor = None if weight is None else torch.tensor([weight], dtype=t.dtype)
+    theirs = TF.binary_cross_entropy_with_logits(x, t, pos_weight=factor)
+    exact = x.double().requires_grad_()
+    wanted = TF.binary_cross_entropy_with_logits(
+        exact, t.double(), pos_weight=None if factor is None else factor.double()
+    )
+    wanted.backward()
+    mine = genesis.from_torch(x).requires_grad_()
+    value = F.binary_cross_entropy_with_logits(mine, genesis.from_torch(t), pos_weight=to_genesis(factor))
+    value.backward()
+    assert str(value.dtype).split(".")[1] == str(theirs.dtype).split(".")[1] == dtypes[1]
+    assert mine.grad is not None
+    assert mine.grad.dtype is mine.dtype
+    assert value.item() == pytest.approx(wanted.item(), rel=torch.finfo(theirs.dtype).eps)
+    assert exact.grad is not None
+    assert mine.grad.tolist() == pytest.approx(exact.grad.tolist(), rel=2 * torch.finfo(x.dtype).eps + 1e-7)

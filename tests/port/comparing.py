@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -71,14 +72,21 @@ def compare(sides: Sides, make: Callable[[], Any], size: tuple[int, ...]) -> Non
     """
     torch.manual_seed(0)
     x = torch.randn(size, dtype=torch.float64)
+
+    def seed() -> None:  # of both sides' training: Genesis draws on the CPU from PyTorch's stream
+        for each in (torch.manual_seed, np.random.seed, random.seed):
+            each(0)
+
     with sides.torch():
         theirs = build(make)
+        seed()
         expected = train(theirs, x, torch.optim.SGD(theirs.parameters(), lr=1e-4), torch.no_grad)
         state = expected.pop("state")
     with sides.genesis():
         ours = build(make)
         ours.load_state_dict(state)
         optimizer = genesis.optim.SGD(ours.parameters(), lr=1e-4)
+        seed()
         actual = train(ours, genesis.from_torch(x), optimizer, genesis.no_grad)
     actual.pop("state")
     assert list(actual) == list(expected), f"other values: {set(actual) ^ set(expected)}"

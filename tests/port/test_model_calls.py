@@ -23,6 +23,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "zeros": lambda t, x: t.zeros(size=(2, 1)),
     "ones": lambda t, x: t.ones(size=[3]),
     "empty": lambda t, x: t.empty(size=(0, 2)),
+    "arange to an end": lambda t, x: t.arange(end=3),
 }
 
 
@@ -77,3 +78,49 @@ def test_pooled_means_read_no_values_in_backward(pool: str) -> None:
         expected = gated(torch, x.clone().requires_grad_())
     actual = gated(genesis, genesis.from_torch(x).requires_grad_())
     torch.testing.assert_close(actual.to_torch(), expected)
+
+
+def test_an_element_is_looked_for_in_all_dimensions() -> None:
+    for t, x in ((torch, X), (genesis, genesis.from_torch(X))):
+        own: Any = t
+        assert 23 in x
+        assert 23.5 not in x
+        assert own.tensor([4.0, -1.0, -1.0, -1.0]) in x  # broadcast: one equal element will do
+        assert x[0, 0, 0] not in x[1]
+    assert True in genesis.tensor([[False, True]])
+    with pytest.raises(TypeError, match="in: argument 'element': expected a tensor or a number, got str"):
+        assert "a" in genesis.ones(2)
+    with pytest.raises(TypeError, match="arange: argument 'end': expected a number, got None"):
+        genesis.arange()
+
+
+def test_embeddings_of_given_vectors() -> None:
+    table = genesis.ones(3, 2)
+    state = genesis.get_rng_state()
+    layer = genesis.nn.Embedding(3, 2, _weight=table, _freeze=True)
+    frozen = genesis.nn.Embedding.from_pretrained(table)
+    assert (genesis.get_rng_state() == state).all()  # PyTorch draws nothing either
+    for each in (layer, frozen):
+        assert not each.weight.requires_grad
+        assert each.weight.data_ptr() == table.data_ptr()
+    assert genesis.nn.Embedding.from_pretrained(table, freeze=False).weight.requires_grad
+    assert not genesis.nn.Embedding(3, 2, _freeze=True).weight.requires_grad
+    with pytest.raises(ValueError, match=r"Embedding: argument '_weight': expected shape \(2, 2\), got \(3, 2\)"):
+        genesis.nn.Embedding(2, 2, _weight=table)
+
+
+def test_attention_is_reset_by_its_private_name() -> None:
+    attention = genesis.nn.MultiheadAttention(4, 2)
+    genesis.nn.init.ones_(attention.in_proj_bias)
+    attention._reset_parameters()
+    assert not attention.in_proj_bias.any()
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("dims", [(0, 1, 2, 3), (1, 0, 2, 3), (0, 2, 1, 3), (3, 2, 1, 0), (2, 0, 1, 3)], ids=str)
+def test_dropout_of_transposed_tensors_drops_what_pytorch_drops(dims: tuple[int, ...], p: float) -> None:
+    x = torch.ones(2, 3, 4, 5).permute(dims)
+    torch.manual_seed(3)
+    expected = torch.nn.functional.dropout(x, p)
+    genesis.manual_seed(3)
+    assert torch.equal(genesis.nn.functional.dropout(genesis.from_torch(x), p).to_torch(), expected)

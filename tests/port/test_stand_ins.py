@@ -109,6 +109,12 @@ def test_checks() -> None:
     with pytest.raises(RuntimeError, match="too few"):
         OURS._check(False, lambda: "too few")
     OURS._check(True)
+    OURS._check_value(True)
+    with pytest.raises(KeyError, match="which"):
+        OURS._check_with(KeyError, False, lambda: "which")
+    for name, error in {"index": IndexError, "value": ValueError, "type": TypeError}.items():
+        with pytest.raises(error, match="Expected cond to be True"):
+            getattr(OURS, f"_check_{name}")(False)
     OURS.testing.assert_close({"a": [genesis.ones(2)]}, {"a": [genesis.ones(2)]})
     with pytest.raises(AssertionError, match="not close"):
         OURS.testing.assert_close(genesis.ones(2), genesis.zeros(2))

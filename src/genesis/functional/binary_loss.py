@@ -82,7 +82,7 @@ def binary_cross_entropy_with_logits(
         weight: any shape that broadcasts to input.
         size_average, reduce, reduction: as in `F.mse_loss`.
         pos_weight: weight of positive targets, any shape that broadcasts to input.
-    Returns: 0-d, or for "none" the shape of input.
+    Returns: 0-d, or for "none" the shape of input; dtype of target if that is floating, else of input.
     Raises: ValueError: another reduction. ShapeError: the shape of target, weight or pos_weight. DTypeError: no
         floating dtype.
     Grad: input, target. Saves both.
@@ -106,7 +106,7 @@ class BCEWithLogitsLoss(ArrayFunction):
     ) -> NDArray:
         ctx.save(x, target, weight, pos_weight)
         ctx.reduction = reduction
-        dtype = x.dtype
+        dtype = target.dtype if target.dtype.category == dtypes.FLOAT else x.dtype
         x, target = _at_least_float32(x), _at_least_float32(target)
         weight = None if weight is None else _at_least_float32(weight)
         pos_weight = None if pos_weight is None else _at_least_float32(pos_weight)

@@ -65,10 +65,10 @@ def randperm(n: int, dtype: DType, device_index: int = 0) -> Tensor:
 
 
 def dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    if x.is_contiguous():
+    if x.is_contiguous() or x.ndim < 3 or not x.movedim(1, -1).is_contiguous():
         return tuple(torch.native_dropout(x, p, True))
-    # Draws in row-major order, whatever the memory format: where PyTorch has contiguous activations, ours may be
-    # channels-last, and the same seed must drop the same elements.
+    # Draws in row-major order: where PyTorch has contiguous activations, ours may be channels-last, and the same seed
+    # must drop the same elements. In other layouts, as transposed ones, PyTorch draws in the order of memory.
     mask = torch.empty(x.shape, dtype=torch.bool).bernoulli_(1 - p)
     if x.is_contiguous(memory_format=torch.channels_last):
         mask = mask.contiguous(memory_format=torch.channels_last)

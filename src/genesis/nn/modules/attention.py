@@ -103,6 +103,9 @@ class MultiheadAttention(Module):
             if bias is not None:
                 init.xavier_normal_(bias)
 
+    def _reset_parameters(self) -> None:  # PyTorch's name, which models that initialise their layers call
+        self.reset_parameters()
+
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
         need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,

@@ -28,10 +28,12 @@ class Embedding(Module):
         norm_type: the p of that norm.
         scale_grad_by_freq: divide gradients by how often their index occurs in the batch.
         sparse: must be False; gradients are dense.
+        _weight: (V, E), the vectors, instead of ones that are drawn; memory is shared.
+        _freeze: whether they stay as they are instead of being learned.
         device, dtype: of the parameter.
     Shape: any, of an integer dtype → (*shape, E).
     Parameters: weight (V, E), standard normal at first.
-    Raises: ValueError: padding_idx is out of range.
+    Raises: ValueError: padding_idx is out of range. ShapeError: _weight has another shape.
 
     Example:
         >>> nn.Embedding(10, 3)(genesis.tensor([[1, 2], [4, 5]])).shape
@@ -42,8 +44,8 @@ class Embedding(Module):
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
-        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, *, device: DeviceLike = None,
-        dtype: DType | None = None,
+        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+        _weight: Tensor | None = None, _freeze: bool = False, *, device: DeviceLike = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if sparse:
@@ -55,7 +57,11 @@ class Embedding(Module):
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         self.max_norm, self.norm_type = max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
-        self.weight = Parameter(empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
+        if _weight is not None:
+            _require_shape(_weight, (num_embeddings, embedding_dim))
+            self.weight = Parameter(_weight, requires_grad=not _freeze)
+            return
+        self.weight = Parameter(empty(num_embeddings, embedding_dim, device=device, dtype=dtype), not _freeze)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -91,9 +97,9 @@ class Embedding(Module):
         if embeddings.ndim != 2:
             raise ShapeError(describe("from_pretrained", "embeddings", "2 dimensions", embeddings.ndim))
         rows, size = embeddings.shape
-        layer = cls(rows, size, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-        layer.weight = Parameter(embeddings, requires_grad=not freeze)
-        return layer
+        return cls(
+            rows, size, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze
+        )
 
     def forward(self, input: Tensor) -> Tensor:
         return F.embedding(
@@ -104,6 +110,11 @@ class Embedding(Module):
         text = f"{self.num_embeddings}, {self.embedding_dim}"
         text += f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""
         return text + _options_text(self)
+
+
+def _require_shape(weight: Tensor, expected: tuple[int, int]) -> None:
+    if tuple(weight.shape) != expected:
+        raise ShapeError(describe("Embedding", "_weight", f"shape {expected}", tuple(weight.shape)))
 
 
 class EmbeddingBag(Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,8 +63,19 @@ _assert_async = _assert
 
 def _check(cond: object, message: object = None) -> None:
     """PyTorch's check of arguments: a RuntimeError unless cond holds."""
+    _check_with(RuntimeError, cond, message)
+
+
+def _check_with(error_type: type[Exception], cond: object, message: object = None) -> None:
+    """_check() whose error is of this type."""
     if not builtins.bool(cond):
-        raise RuntimeError(message() if callable(message) else message or "Expected cond to be True")
+        raise error_type(message() if callable(message) else message or "Expected cond to be True")
+
+
+_check_index = functools.partial(_check_with, IndexError)
+_check_value = functools.partial(_check_with, ValueError)
+_check_type = functools.partial(_check_with, TypeError)
+_check_not_implemented = functools.partial(_check_with, NotImplementedError)
 
 
 # --- functions that torch.nn.functional has under the same name, with the same arguments ------------------------------

@@ -57,6 +57,8 @@ LAYERS = {  # from the bottom up
             "checkpoint",
             "pickling",
             "queries",
+            "fft",
+            "signal",
             "tensor_files",
             "tensor_types",
         ),

@@ -14,6 +14,7 @@ from genesis import functional as F
 from genesis.creation import DeviceLike, device_of, dtype_of
 from genesis.dtypes import DType, float64
 from genesis.errors import DTypeError, describe
+from genesis.functional.keywords import also
 from genesis.ndarray import NDArray
 from genesis.pinning import placed
 from genesis.tensor import Tensor
@@ -70,6 +71,7 @@ def _frequencies(
     return Tensor(NDArray.from_numpy(values, float64).to(dtype).to_device(device_of(device)), requires_grad)
 
 
+@also(axis="dim")
 def fftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Roll each dimension by half its size, so that frequency 0 is in the centre.
 
@@ -88,6 +90,7 @@ def fftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     return F.roll(input, tuple(input.shape[each] // 2 for each in dims), dims)
 
 
+@also(axis="dim")
 def ifftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Undo fftshift. See `genesis.fft.fftshift`."""
     dims = _dims(input, dim)

@@ -65,6 +65,11 @@ REFUSED: dict[str, Callable[[], Any]] = {
         2, dtype=genesis.int32
     ),
     "genesis.fft.irfft2: Genesis has no complex tensors": lambda: genesis.fft.irfft2,
+    "module 'genesis' has no attribute 'stft': Genesis has no complex tensors": lambda: genesis.stft,
+    "module 'genesis' has no attribute 'vmap': Genesis has no function transforms": lambda: genesis.vmap,
+    "module 'genesis' has no attribute 'masked': Genesis has no masked tensors": lambda: genesis.masked,
+    "module 'genesis' has no attribute 'sparse_coo_tensor': Genesis has no sparse": lambda: genesis.sparse_coo_tensor,
+    "module 'genesis' has no attribute 'quint8': Genesis has no quantization": lambda: genesis.quint8,
     "module 'genesis.fft' has no attribute 'fftt'": lambda: genesis.fft.fftt,
 }
 

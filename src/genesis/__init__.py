@@ -168,6 +168,7 @@ from genesis.random import randn as randn
 from genesis.random import randn_like as randn_like
 from genesis.random import randperm as randperm
 from genesis.random import set_rng_state as set_rng_state
+from genesis.refused import REFUSED as _REFUSED
 from genesis.shapes import Size as Size
 from genesis.signal.older import *
 from genesis.tensor import Tensor as Tensor
@@ -235,4 +236,5 @@ else:
             return _import_module(f"genesis.{name}")
         if name in _FROM_THERE:
             return getattr(_import_module(f"genesis.{_FROM_THERE[name]}"), name)
-        raise AttributeError(f"module 'genesis' has no attribute {name!r}")
+        why = _REFUSED.get(name)
+        raise AttributeError(f"module 'genesis' has no attribute {name!r}" + (f": {why}" if why else ""))

@@ -57,6 +57,8 @@ LAYERS = {  # from the bottom up
             "checkpoint",
             "pickling",
             "queries",
+            "fft",
+            "signal",
             "tensor_files",
             "tensor_types",
         ),
@@ -115,7 +117,7 @@ FLOORS: dict[str, dict[str, tuple[str, ...]]] = {
     "genesis": {  # the packages of the layer "application"
         "tools": (
             "amp", "compiler", "cuda", "export", "fusion", "graphs", "jit", "models", "onnx_import",
-            "profiler", "special", "derivatives",
+            "profiler", "special", "derivatives", "refused",
         ),
         "training": ("data", "distributions", "growth", "torch", "utils"),
         "programs": ("port", "segmentation"),

@@ -24,8 +24,9 @@ def _add_one(received: Queue[Any], sent: Queue[Any]) -> None:
     received.get()
 
 
-def test_other_processes_write_into_shared_memory_and_into_copies_of_other() -> None:
-    context = mp.get_context("fork")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_other_processes_write_into_shared_memory_and_into_copies_of_other(method: str) -> None:
+    context = mp.get_context(method)
     to_child, from_child = context.Queue(), context.Queue()
     shared, view = genesis.zeros(2, 3).share_memory_(), None
     view, weight, copied = shared.T, nn.Parameter(genesis.ones(2)), genesis.zeros(2)

@@ -13,10 +13,12 @@ from genesis import amp as amp
 from genesis import autograd as autograd
 from genesis import backends as backends
 from genesis import compiler as compiler
+from genesis import fft as fft
 from genesis import jit as jit
 from genesis import linalg as linalg
 from genesis import nn as nn
 from genesis import optim as optim
+from genesis import signal as signal
 from genesis import special as special
 from genesis.amp import autocast as autocast
 from genesis.autograd import enable_grad as enable_grad
@@ -86,6 +88,7 @@ from genesis.functional import triu as triu
 from genesis.functional import unflatten as unflatten
 from genesis.functional import unsqueeze as unsqueeze
 from genesis.functional.aliases import *
+from genesis.functional.bessel import i0 as i0
 from genesis.functional.comparison import *
 from genesis.functional.compound import *
 from genesis.functional.convolve import conv as conv
@@ -95,6 +98,7 @@ from genesis.functional.convolve import transposed_conv as transposed_conv
 from genesis.functional.convolve import transposed_conv_into as transposed_conv_into
 from genesis.functional.convolve import transposed_conv_output_shape as transposed_conv_output_shape
 from genesis.functional.elementwise import *
+from genesis.functional.exponents import frexp as frexp
 from genesis.functional.extremes import *
 from genesis.functional.fractions import *
 from genesis.functional.joining import *
@@ -164,7 +168,9 @@ from genesis.random import randn as randn
 from genesis.random import randn_like as randn_like
 from genesis.random import randperm as randperm
 from genesis.random import set_rng_state as set_rng_state
+from genesis.refused import REFUSED as _REFUSED
 from genesis.shapes import Size as Size
+from genesis.signal.older import *
 from genesis.tensor import Tensor as Tensor
 from genesis.tensor_types import BFloat16Tensor as BFloat16Tensor
 from genesis.tensor_types import BoolTensor as BoolTensor
@@ -230,4 +236,5 @@ else:
             return _import_module(f"genesis.{name}")
         if name in _FROM_THERE:
             return getattr(_import_module(f"genesis.{_FROM_THERE[name]}"), name)
-        raise AttributeError(f"module 'genesis' has no attribute {name!r}")
+        why = _REFUSED.get(name)
+        raise AttributeError(f"module 'genesis' has no attribute {name!r}" + (f": {why}" if why else ""))

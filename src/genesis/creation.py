@@ -361,7 +361,18 @@ def shape_of(op: str, given: Sequence[int | Sequence[int]], size: Sequence[int] 
         if given:
             raise DTypeError(describe(op, "size", "sizes by position or by keyword", "both"))
         given = (size,)
-    sizes: Any = given[0] if len(given) == 1 and not hasattr(given[0], "__index__") else given
+    sizes: object = given[0] if len(given) == 1 and not hasattr(given[0], "__index__") else given
+    if isinstance(sizes, tuple):  # of Python's own ints, as nearly always
+        for length in sizes:
+            if type(length) is not int or length < 0:
+                break
+        else:
+            return sizes
+    return _checked(op, sizes)
+
+
+def _checked(op: str, sizes: Any) -> Shape:
+    """A shape of anything that counts as ints."""
     try:
         shape = tuple(length.__index__() for length in sizes)
     except (AttributeError, TypeError):

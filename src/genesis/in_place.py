@@ -171,6 +171,7 @@ class InPlace(Methods):
     log10_ = _by(F.log10)
     erfc_ = _by(F.erfc)
     erfinv_ = _by(F.erfinv)
+    i0_ = _by(F.i0)
     lgamma_ = _by(F.lgamma)
     digamma_ = _by(F.digamma)
     trunc_ = _by(F.trunc)

@@ -118,6 +118,8 @@ class Methods(Properties):
     log10 = F.log10
     erfc = F.erfc
     erfinv = F.erfinv
+    i0 = F.i0
+    frexp = F.frexp
     lgamma = F.lgamma
     digamma = F.digamma
     trunc = F.trunc

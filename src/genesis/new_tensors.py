@@ -59,7 +59,8 @@ class NewTensors(Draws):
     ) -> Tensor:  # fmt: skip
         """Zeros of this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
         made = self.new_empty(*sizes, size=size, dtype=dtype, device=device, layout=layout, pin_memory=pin_memory)
-        return made.fill_(0).requires_grad_(requires_grad)
+        made.array.copy_into(0)
+        return made.requires_grad_() if requires_grad else made
 
     def new_ones(
         self, *sizes: int | Sequence[int], size: Sequence[int] | None = None, dtype: DType | None = None,
@@ -67,7 +68,8 @@ class NewTensors(Draws):
     ) -> Tensor:  # fmt: skip
         """Ones of this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
         made = self.new_empty(*sizes, size=size, dtype=dtype, device=device, layout=layout, pin_memory=pin_memory)
-        return made.fill_(1).requires_grad_(requires_grad)
+        made.array.copy_into(1)
+        return made.requires_grad_() if requires_grad else made
 
     def new_full(
         self, size: Sequence[int], fill_value: Number, dtype: DType | None = None, device: Place = None,
@@ -75,7 +77,8 @@ class NewTensors(Draws):
     ) -> Tensor:  # fmt: skip
         """fill_value in this shape, with self's dtype and device by default. See `genesis.Tensor.new_empty`."""
         made = self.new_empty(size, dtype=dtype, device=device, layout=layout, pin_memory=pin_memory)
-        return made.fill_(fill_value).requires_grad_(requires_grad)
+        made.fill_(fill_value)
+        return made.requires_grad_() if requires_grad else made
 
     def new_tensor(
         self, data: npt.ArrayLike, *, dtype: DType | None = None, device: Place = None, requires_grad: bool = False
@@ -92,7 +95,8 @@ class NewTensors(Draws):
             tensor([1., 2.], dtype=genesis.float64)
         """
         values = data.array.numpy_values() if isinstance(data, Variable) else np.array(data)
-        source = NDArray.from_numpy(np.ascontiguousarray(values), dtypes.of_array("new_tensor", values))
-        made = self.new_empty(source.shape, dtype=dtype, device=device)
-        made.array.copy_into(source.to(made.array.dtype).to_device(made.array.device))
-        return made.requires_grad_(requires_grad)
+        source = NDArray.from_numpy(np.asarray(values, order="C"), dtypes.of_array("new_tensor", values))
+        place = self.array.device if device is None else Device(device)
+        array = source.to(dtype or self.array.dtype).to_device(place)
+        made = self._like(array.clone() if array is source and isinstance(data, Variable) else array)
+        return made.requires_grad_() if requires_grad else made

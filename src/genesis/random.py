@@ -12,7 +12,7 @@ from genesis import dtypes
 from genesis import functional as F
 from genesis.autograd.modes import unrecordable
 from genesis.creation import DeviceLike, device_of, dtype_of, shape_of, tensor
-from genesis.creation_like import like, strides_like
+from genesis.creation_like import strides_like
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.generator import READS_STATE, SETS_STATE, Generator, drawing
@@ -175,11 +175,21 @@ def randint(
     start, end = (0, low) if high is None or size is None else (low, high)
     if shape is None or isinstance(shape, int):
         raise ShapeError(describe("randint", "size", "a sequence of sizes", shape))
-    if isinstance(end, Sequence) or start >= end:
+    if isinstance(end, Sequence):
         raise ValueError(describe("randint", "high", f"more than low ({start})", end))
+    return _integers("randint", (start, end), shape_of("randint", (shape,)), dtype, device, requires_grad, generator)
+
+
+def _integers(
+    op: str, bounds: tuple[int, int], shape: Shape, dtype: DType | None, device: DeviceLike, requires_grad: bool,
+    generator: Generator | None,
+) -> Tensor:  # fmt: skip
+    start, end = bounds
+    if start >= end:
+        raise ValueError(describe(op, "high", f"more than low ({start})", end))
     place = device_of(device)
-    with drawing("randint", generator, place):
-        array = NDArray.random("randint", place, start, end, shape_of("randint", (shape,)), dtype or dtypes.int64)
+    with drawing(op, generator, place):
+        array = NDArray.random("randint", place, start, end, shape, dtype or dtypes.int64)
     return Tensor(array, requires_grad)
 
 
@@ -215,11 +225,9 @@ def rand_like(
     generator: Generator | None = None, memory_format: str = "preserve",
 ) -> Tensor:  # fmt: skip
     """Draws from the uniform distribution over [0, 1) in the shape of another tensor. See `genesis.zeros_like`."""
-    strides, options = strides_like("rand_like", input, memory_format), like(input, dtype, device, requires_grad)
-    if strides is None:
-        return rand(input.shape, **options, generator=generator)
-    shape, back = _shape_in_order(input, strides)
-    return rand(shape, **options, generator=generator).detach().permute(back).requires_grad_(requires_grad)
+    shape, back = _order_of_draws("rand_like", input, memory_format)
+    drawn = _random("rand", shape, dtype or input.dtype, device or input.device, requires_grad, generator)
+    return drawn if back is None else drawn.detach().permute(back).requires_grad_(requires_grad)
 
 
 @placed
@@ -228,11 +236,9 @@ def randn_like(
     generator: Generator | None = None, memory_format: str = "preserve",
 ) -> Tensor:  # fmt: skip
     """Draws from the normal distribution in the shape of another tensor. See `genesis.zeros_like`."""
-    strides, options = strides_like("randn_like", input, memory_format), like(input, dtype, device, requires_grad)
-    if strides is None:
-        return randn(input.shape, **options, generator=generator)
-    shape, back = _shape_in_order(input, strides)
-    return randn(shape, **options, generator=generator).detach().permute(back).requires_grad_(requires_grad)
+    shape, back = _order_of_draws("randn_like", input, memory_format)
+    drawn = _random("randn", shape, dtype or input.dtype, device or input.device, requires_grad, generator)
+    return drawn if back is None else drawn.detach().permute(back).requires_grad_(requires_grad)
 
 
 @placed
@@ -252,13 +258,19 @@ def randint_like(
         >>> genesis.randint_like(genesis.zeros(2), 5, 6).tolist()
         [5.0, 5.0]
     """
-    low, high = (0, low) if high is None else (low, high)
-    strides, options = strides_like("randint_like", input, memory_format), like(input, dtype, device, requires_grad)
+    bounds = (0, low) if high is None else (low, high)
+    shape, back = _order_of_draws("randint_like", input, memory_format)
+    where = device or input.device
+    drawn = _integers("randint_like", bounds, shape, dtype or input.dtype, where, requires_grad, generator)
+    return drawn if back is None else drawn.detach().permute(back).requires_grad_(requires_grad)
+
+
+def _order_of_draws(op: str, input: Tensor, memory_format: str) -> tuple[Shape, Shape | None]:
+    """The shape to draw, and the permutation back if that isn't input's: draws follow the memory, as PyTorch's do."""
+    strides = strides_like(op, input, memory_format)
     if strides is None:
-        return randint(low, high, input.shape, **options, generator=generator)
-    shape, back = _shape_in_order(input, strides)
-    draws = randint(low, high, shape, **options, generator=generator)
-    return draws.detach().permute(back).requires_grad_(requires_grad)
+        return input.array.shape, None
+    return _shape_in_order(input, strides)
 
 
 def _shape_in_order(input: Tensor, strides: Shape) -> tuple[Shape, Shape]:

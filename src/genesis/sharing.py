@@ -12,7 +12,7 @@ from typing import TypeVar
 from genesis.autograd import Tensor, Variable
 from genesis.autograd.modes import unrecordable
 from genesis.errors import GraphError
-from genesis.ndarray import Device, NDArray
+from genesis.ndarray import CPU, NDArray, backend_of
 
 T = TypeVar("T", bound=Tensor)
 
@@ -55,7 +55,8 @@ def _reduced(tensor: Tensor) -> tuple[object, ...]:
 
 def _attached(kind: type[Tensor], handle: object, requires_grad: bool) -> Tensor:
     """A tensor on memory of another process."""
-    array = NDArray(handle, Device("cpu"))
+    backend_of(CPU)  # in a process that has just begun, nothing has loaded it yet
+    array = NDArray(handle, CPU)
     array.changes.export()
     tensor = kind.__new__(kind)
     Variable.__init__(tensor, array, requires_grad)

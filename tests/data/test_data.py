@@ -149,5 +149,5 @@ def test_prefetch_on_the_cpu_passes_batches_on() -> None:
 
 def test_data_is_imported_on_first_use() -> None:
     assert genesis.data.DataLoader is DataLoader
-    with pytest.raises(AttributeError, match="module 'genesis' has no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match=r"^module 'genesis' has no attribute 'nonsense'$"):
         genesis.nonsense  # noqa: B018

@@ -47,6 +47,12 @@ EXCEPTIONS = {
     "torch.numel self": "the stub's name; PyTorch itself takes input",
 }  # fmt: skip
 
+# The same, in the stubs of PyTorch 2.11 only.
+EARLIER = {
+    **dict.fromkeys(("outdim", "out_dim"), "PyTorch's named tensors, which Genesis lacks"),
+    **dict.fromkeys(("torch.flatten dims", "torch.Tensor.flatten dims"), "PyTorch's named tensors"),
+}
+
 
 class Overload(NamedTuple):
     """What one form of a function takes."""
@@ -63,7 +69,8 @@ class Difference(NamedTuple):
 
     @property
     def reason(self) -> str | None:
-        return EXCEPTIONS.get(self.argument) or EXCEPTIONS.get(f"{self.function} {self.argument}")
+        known = {**EXCEPTIONS, **EARLIER}
+        return known.get(self.argument) or known.get(f"{self.function} {self.argument}")
 
 
 def refused() -> Iterator[Difference]:

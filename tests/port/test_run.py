@@ -101,8 +101,9 @@ class Data(Dataset):
     def __getitem__(self, index):
         return torch.full((2,), index * 1.0), Net.__base__.__module__, __name__
 
-def child(rank, queue):
+def child(rank, queue, shared):
     import torch
+    shared += rank + 1
     queue.put((rank, Net(2, 2)(torch.ones(1, 2)).shape, type(torch.ones(1)).__module__))
 
 if __name__ == "__main__":
@@ -112,8 +113,9 @@ if __name__ == "__main__":
         for x, bases, names in loader:
             print(x.sum().item(), type(x).__module__, bases[0], names[0])
     queue = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(child, (queue,), nprocs=1)
-    print(*queue.get())
+    shared = torch.zeros(2).share_memory_()
+    mp.spawn(child, (queue, shared), nprocs=1)
+    print(*queue.get(), shared.tolist())
     sys.exit("leaving")
 """
 
@@ -139,7 +141,7 @@ def test_a_module_runs_with_its_processes(package: Path) -> None:
         "their_package their_package.train ['-m', '--epochs', '3'] (1, 2)",
         "2.0 genesis.tensor genesis.nn.modules.linear __main__",
         "2.0 genesis.tensor genesis.nn.modules.linear __mp_main__",
-        "0 (1, 2) genesis.tensor",
+        "0 (1, 2) genesis.tensor [1.0, 1.0]",
     ], done.stderr
     assert done.stderr.endswith("leaving\n")
     assert done.returncode == 1

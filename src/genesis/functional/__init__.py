@@ -4,6 +4,7 @@ from genesis.functional.activation import *
 from genesis.functional.aliases import *
 from genesis.functional.attention import *
 from genesis.functional.bags import *
+from genesis.functional.bessel import *
 from genesis.functional.binary_loss import *
 from genesis.functional.classification import *
 from genesis.functional.comparison import *
@@ -17,6 +18,7 @@ from genesis.functional.dimensions import *
 from genesis.functional.distance import *
 from genesis.functional.einsum import *
 from genesis.functional.elementwise import *
+from genesis.functional.exponents import *
 from genesis.functional.extremes import *
 from genesis.functional.folding import *
 from genesis.functional.fractional_pooling import *
@@ -24,6 +26,7 @@ from genesis.functional.fractions import *
 from genesis.functional.fused import *
 from genesis.functional.gates import *
 from genesis.functional.grid import *
+from genesis.functional.hurwitz import *
 from genesis.functional.in_place import *
 from genesis.functional.indexing import *
 from genesis.functional.interpolation import *
@@ -34,6 +37,7 @@ from genesis.functional.linear_cross_entropy import *
 from genesis.functional.loss import *
 from genesis.functional.margin_loss import *
 from genesis.functional.matrices import *
+from genesis.functional.normal_tails import *
 from genesis.functional.normalization import *
 from genesis.functional.numbers import *
 from genesis.functional.padding import *

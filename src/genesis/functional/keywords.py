@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
-from genesis.errors import DTypeError
+from genesis.errors import DTypeError, describe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +31,15 @@ def also(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return call
 
     return decorate
+
+
+def one_of(op: str, dim: int | None, axis: int | None) -> int:
+    """The dimension that is given by one of its two names, in a function that takes `axis` itself."""
+    if dim is None and axis is not None:
+        return axis
+    if dim is not None and axis is None:
+        return dim
+    raise DTypeError(describe(op, "dim", "one value", "none" if dim is None else "several"))
 
 
 def names_of(function: object) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from genesis.autograd import ArrayFunction, Context, Tensor
 from genesis.dtypes import DType, float32
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
-from genesis.functional.keywords import also
+from genesis.functional.keywords import also, one_of
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
@@ -316,13 +316,12 @@ class LogSumExp(Reduction):
         return x.sub(Reduction.kept(ctx, y)).exp().mul(Reduction.kept(ctx, grad))  # dy/dxᵢ = exp(xᵢ − y)
 
 
-@also(axis="dim")
-def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+def cumsum(input: Tensor, dim: int | None = None, *, dtype: DType | None = None, axis: int | None = None) -> Tensor:
     """The running sum along dim.
 
     Args:
         input: any shape and dtype; bool and integers are summed in int64.
-        dim: one dimension.
+        dim, axis: one dimension.
         dtype: compute in and return this dtype.
     Returns: the shape of input.
     Raises: DTypeError: dtype is bool. IndexError: input has no such dimension.
@@ -332,6 +331,7 @@ def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """
     if dtype is not None and dtype.name == "bool":
         raise DTypeError(describe("cumsum", "dtype", "a dtype of numbers", dtype))
+    dim = one_of("cumsum", dim, axis) if dim is None or axis is not None else dim
     return CumSum.apply(input, dim=shapes.normalize_dim("cumsum", dim, input.array.ndim), dtype=dtype)
 
 

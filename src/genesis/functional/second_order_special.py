@@ -7,13 +7,26 @@ from collections.abc import Callable
 
 from genesis.autograd import Context, ElementwiseFunction, Tensor
 from genesis.autograd.recorded_walk import RULES, Recorded
-from genesis.functional import fractions, joining, special, statistics, transcendental, trigonometry
+from genesis.functional import (
+    bessel,
+    exponents,
+    fractions,
+    hurwitz,
+    joining,
+    normal_tails,
+    special,
+    statistics,
+    transcendental,
+    trigonometry,
+)
+from genesis.functional.bessel import i0, i0e, i1, i1e
 from genesis.functional.elementwise import add, div, mul, sub, where
+from genesis.functional.normal_tails import erfcx
 from genesis.functional.second_order import Gradients, diagonal, linear_by
 from genesis.functional.second_order_formulas import by_input, by_output
 from genesis.functional.transcendental import digamma
 from genesis.functional.trigonometry import cosh, sinh
-from genesis.functional.unary import cos, exp, log, log1p, neg, rsqrt, sin
+from genesis.functional.unary import cos, exp, log, log1p, neg, rsqrt, sign, sin
 from genesis.ndarray import NDArray, ops
 
 __all__: list[str] = []  # the import fills the table of rules
@@ -35,6 +48,18 @@ def _logit(grad: Tensor, x: Tensor) -> Tensor:
     return where((x >= 0) & (x <= 1), grad / (x * (1 - x)), math.nan)
 
 
+def _of_i1(grad: Tensor, x: Tensor) -> Tensor:
+    zero = x == 0
+    x = where(zero, 1.0, x)
+    return where(zero, mul(grad, 0.5), grad * (i0(x) - i1(x) / x))
+
+
+def _of_i1e(grad: Tensor, x: Tensor) -> Tensor:
+    zero = x == 0
+    x = where(zero, 1.0, x)
+    return where(zero, mul(grad, 0.5), grad * (i0e(x) - i1e(x) * (sign(x) + 1 / x)))
+
+
 _Formula = Callable[[Tensor, Tensor], Tensor]
 _OF_INPUT: dict[type, _Formula] = {
     trigonometry.ArcSin: lambda grad, x: mul(grad, rsqrt(sub(1, mul(x, x)))),
@@ -52,11 +77,18 @@ _OF_INPUT: dict[type, _Formula] = {
     transcendental.Digamma: lambda grad, x: mul(grad, Trigamma.apply(x)),
     special.Logit: _logit,
     special.Sinc: _sinc,
+    bessel.I0: lambda grad, x: mul(grad, i1(x)),
+    bessel.I0e: lambda grad, x: mul(grad, sub(i1e(x), mul(sign(x), i0e(x)))),
+    bessel.I1: _of_i1,
+    bessel.I1e: _of_i1e,
+    normal_tails.Erfcx: lambda grad, x: mul(grad, sub(mul(mul(x, erfcx(x)), 2.0), 2 / math.sqrt(math.pi))),
+    normal_tails.LogNdtr: lambda grad, x: mul(grad, div(math.sqrt(2 / math.pi), erfcx(mul(x, -math.sqrt(0.5))))),
 }
 _OF_OUTPUT: dict[type, _Formula] = {
     trigonometry.Tan: lambda grad, y: mul(grad, add(mul(y, y), 1)),
     transcendental.Exp2: lambda grad, y: mul(mul(grad, y), math.log(2)),
     transcendental.Erfinv: lambda grad, y: mul(mul(grad, exp(mul(y, y))), math.sqrt(math.pi) / 2),
+    normal_tails.Ndtri: lambda grad, y: mul(mul(grad, exp(mul(mul(y, y), 0.5))), math.sqrt(2 * math.pi)),
 }
 RULES.update({function: by_input(formula) for function, formula in _OF_INPUT.items()})
 RULES.update({function: by_output(formula) for function, formula in _OF_OUTPUT.items()})
@@ -120,9 +152,20 @@ def _x_log_y(call: Recorded, grad: Tensor) -> Gradients:
     return grad_x, grad * (x / (y + shift)) if call.needs[1] else None
 
 
+def _zeta(call: Recorded, grad: Tensor) -> Gradients:
+    if call.needs[0]:
+        raise NotImplementedError(hurwitz.NO_DERIVATIVE)
+    s, q = (call.input(index, each) for index, each in enumerate(call.saved))
+    return None, -(grad * hurwitz.Zeta.apply(s + 1, q) * s)
+
+
 RULES[trigonometry.ArcTan2] = _arc_tan2
 RULES[trigonometry.Hypot] = _hypot
 RULES[special.XLogY] = _x_log_y
+RULES[hurwitz.Zeta] = _zeta
+RULES[exponents.Frexp] = lambda call, grad, *_: (
+    grad * call.constant(exponents.power_of_two(call.saved[0].neg(), grad.array))
+)
 
 # --- running ----------------------------------------------------------------------------------------------------------
 

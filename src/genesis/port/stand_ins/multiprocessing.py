@@ -1,4 +1,4 @@
-"""torch.multiprocessing: Python's, with spawn(). Genesis tensors travel as copies."""
+"""torch.multiprocessing: Python's, with spawn(). Tensors in shared memory travel as its handles, others as copies."""
 
 from __future__ import annotations
 

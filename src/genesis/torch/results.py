@@ -1,0 +1,35 @@
+"""Results that a backward reads, and that may be changed in place all the same: they can be computed again."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from genesis import activations
+
+
+@final
+class Version:
+    """The version of a tensor: it counts changes in place, by views too, and keeps neither the tensor nor its memory."""
+
+    __slots__ = ("_alias", "_then")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._alias = tensor.detach()  # which shares the count of changes
+        self._then = tensor._version
+        self._alias.data = torch.empty(0, dtype=tensor.dtype)  # but no longer the memory
+
+    def has_changed(self) -> bool:
+        return self._alias._version != self._then
+
+
+def kept_result(y: Tensor, passed: Tensor | None, activation: str | None) -> tuple[Tensor | None, Version | None]:
+    """What the backward keeps of conv_bn_relu's result, and its version if that may change.
+
+    Of an activation whose layer would save its input (ReLU6, leaky ReLU), y is kept without PyTorch's check.
+    """
+    if passed is not y or activation is None or activations.keeps_result(activation):
+        return passed, None
+    return y.data, Version(y)

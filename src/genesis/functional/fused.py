@@ -168,10 +168,10 @@ class ConvBNReLU(ArrayFunction):
             # A running mean is saved itself, so that a change of it before backward is noticed.
             mean_used = mean if options.training else running[0]
             conv_output, passed = kept
-            ctx.result = ctx.count = None
-            if passed is not None and passed.handle is y.handle:  # an array of its own, which learns of no changes
+            ctx.result = None
+            if activation is not None and passed is not None and passed.handle is y.handle:
                 if activations.keeps_result(activation):
-                    passed = y
+                    passed = y  # which learns of changes, other than an array of its own
                 else:
                     ctx.result, ctx.count = y, y.changes.count
             ctx.save(input, weight, bias, gamma, beta, mean_used, inverse_std, conv_output, passed)

@@ -17,7 +17,7 @@ from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState,
 from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
-from genesis.torch.results import kept_result
+from genesis.torch.results import current, kept_result
 from genesis.torch.signatures import (
     Array,
     BackwardArguments,
@@ -177,9 +177,7 @@ def _backward_once(
 
 def _gradients(ctx: FusedContext, grad: Tensor, addend: Tensor | None) -> Gradients:
     needs = ctx.needs_input_grad[:6]
-    saved = record(SavedConvNorm, ctx.saved_tensors)
-    if ctx.result is not None and ctx.result.has_changed():
-        saved = saved._replace(passed=None)  # which is computed again
+    saved = current(record(SavedConvNorm, ctx.saved_tensors), ctx.result)
     grads: Gradients = call("conv_bn_relu_backward", grad, saved, *ctx.options, needs, False, addend)
     return *in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None
 

@@ -23,7 +23,8 @@ import genesis.torch
 from genesis.settings import settings
 from genesis.torch import bridge
 from tests.torch.fuzz_events import EVENTS
-from tests.torch.fuzz_models import ACTIVATIONS, CHANNELS, draw
+from tests.torch.fuzz_models import ACTIVATIONS, BLOCKS, CHANNELS, draw
+from tests.torch.fuzz_pools import Pools as Pools  # registers it
 from tests.torch.simulated import PATCHES
 
 STEPS = ("train", "train", "no_grad", "inference", "autocast", "double backward", "checkpoint", "unbatched", "mask")
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument("first", nargs="?", type=int, default=0, help="number of the first case")
     parser.add_argument("count", nargs="?", type=int, default=500)
     parser.add_argument("--simulated", action="store_true", help="by the CUDA backend, on a simulated device")
+    parser.add_argument("--block", choices=BLOCKS, help="name of the first block of each model")
     arguments = parser.parse_args()
     first, count = arguments.first, arguments.count
     if arguments.simulated:
@@ -50,20 +52,24 @@ def main() -> int:
     bridge.activates = bridge.trains = lambda x: True  # on the CPU too
     bad = refused = 0
     for seed in range(first, first + count):
-        failure, refusals = case(seed)
+        failure, refusals = case(seed, arguments.block)
         refused += refusals
         if failure:
             bad += 1
-            option = " --simulated" if arguments.simulated else ""
-            print(f"python -m tests.torch.fuzz {seed} 1{option}  # {failure}", flush=True)
+            options = " --simulated" if arguments.simulated else ""
+            options += f" --block {arguments.block}" if arguments.block else ""
+            print(f"python -m tests.torch.fuzz {seed} 1{options}  # {failure}", flush=True)
     print(f"{count} cases: {bad} failed, {refused} clear refusals")
     return bad != 0
 
 
-def case(seed: int) -> tuple[str, int]:
-    """What went wrong with the model of this number, if anything; and how often it refused clearly."""
+def case(seed: int, first: str | None = None) -> tuple[str, int]:
+    """What went wrong with the model of this number, if anything; and how often it refused clearly.
+
+    first: the name of its first block.
+    """
     rng = random.Random(seed)
-    plain = draw(rng)
+    plain = draw(rng, first)
     fused = genesis.torch.fuse(copy.deepcopy(plain))
     history, refusals = "fuse", 0
     steps = ("eval",) if rng.random() < 0.2 else STEPS  # in a row: a step of training drops what is folded

@@ -1,4 +1,4 @@
-"""A block of the fuzzer of fused models that pools a convolution's result: `python -m tests.torch.fuzz --block Pools`."""
+"""A block of the fuzzer of fused models that pools a convolution: python -m tests.torch.fuzz --block Pools."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _empty(dtype: torch.dtype) -> Tensor:
 
 
 def kept_result(y: Tensor, passed: Tensor | None, activation: str | None) -> tuple[Tensor | None, Version | None]:
-    """What the backward keeps of conv_bn_relu's result, and its version if that may change.
+    """Return what the backward keeps of conv_bn_relu's result, and its version if that may change.
 
     Of an activation whose layer would save its input (ReLU6, leaky ReLU), y is kept without PyTorch's check.
     """
@@ -43,5 +43,5 @@ def kept_result(y: Tensor, passed: Tensor | None, activation: str | None) -> tup
 
 
 def current(saved: SavedConvNorm[Tensor], version: Version | None) -> SavedConvNorm[Tensor]:
-    """What was saved, without the result if that has changed: the backward computes the norm again."""
+    """Drop the result from what was saved, if it has changed: the backward computes the norm again."""
     return saved if version is None or not version.has_changed() else saved._replace(passed=None)

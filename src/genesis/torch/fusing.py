@@ -88,7 +88,7 @@ def _name_layers(module: nn.Module, name: str, found: dict[nn.Module, str]) -> N
 
 
 def _entry_for(kind: type[nn.Module]) -> type[Entry] | None:
-    """What stands for the forward of modules of a class; None: they keep their own."""
+    """Find the entry that stands for the forward of modules of a class; None: they keep their own."""
     if f"{kind.__module__}.{kind.__qualname__}" in FrozenNormEntry.NAMES:
         return FrozenNormEntry
     if kind in _FORWARDS:

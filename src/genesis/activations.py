@@ -65,6 +65,23 @@ def is_known_by_result(text: str) -> bool:
     return name in _BY_RESULT or (name == "leaky_relu" and number is not None and number > 0.0)
 
 
+_RESULT_IS_KEPT = frozenset(("relu", "sigmoid", "tanh"))
+
+
+def keeps_result(text: str) -> bool:
+    """Does the activation as an op by itself save its result, so that nobody may change that before the backward?"""
+    return text in _RESULT_IS_KEPT
+
+
+def result_suffices(text: str, has_residual: bool) -> bool:
+    """Is the result all that a batch norm's backward on the CPU keeps, after the norm and perhaps a sum?
+
+    Where the activation by itself would save what it was given (ReLU6, leaky ReLU), the result may be changed in place;
+    then the norm is computed again, to which a residual would be missing.
+    """
+    return is_known_by_result(text) and (not has_residual or keeps_result(text))
+
+
 def checked(op: str, text: str | None) -> str | None:
     """An op's argument `activation` in its one form; None, which stands for none, as it is.
 

@@ -226,6 +226,34 @@ def test_statistics_changed_before_backward_are_noticed() -> None:
         y.sum().backward()
 
 
+@pytest.mark.parametrize(
+    ("activation", "device"), [*[(each, "cpu") for each in FUNCTIONS], ("relu", "cuda"), ("relu6", "cuda")]
+)
+def test_a_result_changed_before_backward(activation: str, device: str) -> None:
+    """Gradients are right; or, where the CPU's backward reads the result as the activation's own would, it is said."""
+    with override(cuda="simulated"):
+        for training, residual in itertools.product((True, False), repeat=2):
+            given = [None if t is None else to_genesis(t).to(device) for t in operands(True, True, residual)]
+            running = [to_genesis(t).to(device) for t in (RUNNING_MEAN, RUNNING_VAR)]
+            grads, weights = [], to_genesis(normal(N, K, 4, 4, seed=8)).to(device)
+            for change in (False, True):
+                x, *parameters, res = [None if t is None else t.detach().requires_grad_() for t in given]
+                statistics = [each.clone() for each in running]
+                y = conv_bn_relu(
+                    x, *parameters, *statistics, training, stride=2, padding=1, residual=res, activation=activation
+                )
+                if change:
+                    y.view(-1).sub_(100)
+                if change and device == "cpu" and activation in ("relu", "sigmoid", "tanh"):
+                    with pytest.raises(GraphError, match="changed in place"):
+                        y.sum().backward()
+                    break
+                y.backward(weights)
+                grads.append([t.grad.to("cpu") for t in (x, *parameters, res) if t is not None])
+            for exact, found in zip(grads[0], grads[-1], strict=True):
+                assert_close(found, exact.to_torch())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("activation", [*FUNCTIONS, None])

@@ -479,10 +479,11 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def draw(rng: random.Random) -> Model:
-    """One to four blocks, in float64; a later block may be an earlier one again."""
+def draw(rng: random.Random, first: str | None = None) -> Model:
+    """One to four blocks, in float64, the first of this name; a later block may be an earlier one again."""
     torch.manual_seed(rng.randrange(1000))
     names = [rng.choice(NAMES) for _ in range(rng.randint(1, 4))]
+    names[0] = first or names[0]
     blocks: list[Block] = []
     for name in names:
         blocks.append(rng.choice(blocks) if blocks and rng.random() < 0.1 else BLOCKS[name](rng))

@@ -22,6 +22,24 @@ def test_random_models_and_what_people_do_to_them(seed: int) -> None:
     assert not failure
 
 
+@pytest.mark.usefixtures("activates")
+@pytest.mark.parametrize("seed", range(8))
+def test_average_pooling(seed: int) -> None:
+    failure, _ = fuzz.case(seed, "Pools")
+    assert not failure
+
+
+def test_a_wrong_gradient_is_no_kink(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(model: nn.Module) -> nn.Module:
+        head: Any = model.head
+        head.register_full_backward_hook(lambda layer, given, grads: (given[0] * 1.001,))
+        return model
+
+    monkeypatch.setattr(genesis.torch, "fuse", wrong)
+    found = [fuzz.case(seed)[0] for seed in range(5)]
+    assert any("gradient of" in each for each in found)
+
+
 def test_a_model_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(model: nn.Module) -> nn.Module:
         head: Any = model.head

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import weakref
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 
 import genesis.torch
 from genesis.errors import ShapeError
+from tests.fused_activations import FUNCTIONS
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -155,3 +158,44 @@ def test_training_counts_as_a_change_of_the_running_statistics(cuda_kernels: Non
     layer(torch.ones(2, 4, 5, 5))
     after = [layer.norm.running_mean._version, layer.norm.running_var._version]
     assert all(now > then for now, then in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("activation", "simulated"), [*[(each, False) for each in FUNCTIONS], ("relu", True), ("relu6", True)]
+)
+def test_the_result_may_change_where_that_of_the_layers_may(
+    activation: str, simulated: bool, request: pytest.FixtureRequest
+) -> None:
+    """Gradients are the same, whatever is done to the result; or PyTorch refuses as with the layers."""
+    if simulated:
+        request.getfixturevalue("cuda_kernels")
+    refuses = activation in ("relu", "sigmoid", "tanh") and not simulated  # CUDA's op keeps the norm's input
+    for training, with_residual in itertools.product((True, False), repeat=2):
+        conv, norm = nn.Conv2d(4, 6, 3).double(), nn.BatchNorm2d(6).double().train(training)
+        x = torch.randn(2, 4, 7, 6, dtype=torch.float64).to(memory_format=torch.channels_last)
+        residual = torch.randn(2, 6, 5, 4, dtype=torch.float64).to(memory_format=torch.channels_last)
+        residual = residual.requires_grad_() if with_residual else None
+        weights = torch.randn(2, 6, 5, 4, dtype=torch.float64)
+        operands = [*conv.parameters(), *norm.parameters(), *([residual] if with_residual else [])]
+        y = genesis.torch.conv_bn_relu(conv, norm, x, residual, activation)
+        expected = torch.autograd.grad(y, operands, weights)
+        y = genesis.torch.conv_bn_relu(conv, norm, x, residual, activation)
+        y[:, :5].sub_(100)
+        if refuses:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                torch.autograd.grad(y, operands, weights)
+        else:
+            torch.testing.assert_close(torch.autograd.grad(y, operands, weights), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_kept_of_a_result_that_may_change() -> None:
+    """No more memory than the result itself, and nothing once that and the graph are gone."""
+    conv, norm = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last), nn.BatchNorm2d(6)
+    y = genesis.torch.conv_bn_relu(conv, norm, torch.randn(2, 4, 7, 6), None, "relu6")
+    kept = weakref.ref(y), [each for each in y.grad_fn.saved_tensors if each.data_ptr() == y.data_ptr()]
+    assert len(kept[1]) == 1
+    version = y.grad_fn.result
+    assert version._alias.untyped_storage().nbytes() == 0
+    del y
+    assert kept[0]() is None
+    assert not version.has_changed()

@@ -167,7 +167,14 @@ class ConvBNReLU(ArrayFunction):
         if True in ctx.needs_input_grad:
             # A running mean is saved itself, so that a change of it before backward is noticed.
             mean_used = mean if options.training else running[0]
-            ctx.save(input, weight, bias, gamma, beta, mean_used, inverse_std, *kept)
+            conv_output, passed = kept
+            ctx.result = None
+            if activation is not None and passed is not None and passed.handle is y.handle:
+                if activations.keeps_result(activation):
+                    passed = y  # which learns of changes, other than an array of its own
+                else:
+                    ctx.result, ctx.count = y, y.changes.count
+            ctx.save(input, weight, bias, gamma, beta, mean_used, inverse_std, conv_output, passed)
             ctx.options = options.training, geometry, activation
         return y
 
@@ -175,6 +182,8 @@ class ConvBNReLU(ArrayFunction):
     def backward(ctx: Context, grad: NDArray) -> Gradients:
         saved, (training, geometry, activation) = record(SavedConvNorm, ctx.saved), ctx.options
         needs, may_overwrite, addend = ctx.needs_input_grad, ctx.owns_grad, ctx.addend
+        if ctx.result is not None and ctx.result.changes.count != ctx.count:
+            saved = saved._replace(passed=None)  # it is computed again
         if activation is not None:
             return ops.conv_bn_relu_backward(grad, saved, training, geometry, activation, needs, may_overwrite, addend)
         *of_operands, needs_residual = needs  # without activation the gradient of the residual is grad itself

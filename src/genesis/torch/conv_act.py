@@ -57,7 +57,7 @@ def kept_by(activation: str | None, inplace: bool) -> str | None:
     """The array that conv_act keeps for its backward: the result where PyTorch's layers do, as others may change it."""
     if activation is None:
         return None
-    is_kept = activation in ("relu", "sigmoid", "tanh") or (inplace and known.is_known_by_result(activation))
+    is_kept = known.keeps_result(activation) or (inplace and known.is_known_by_result(activation))
     return "result" if is_kept else "input"
 
 

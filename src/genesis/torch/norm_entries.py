@@ -44,9 +44,10 @@ class BareNorm:
     kinds: tuple[str, ...] = ()
     unfused = unfused_in_inference = 0
     guarded: GuardedConv | None = None
+    folds = Folds()  # of a weight: it has none
 
     def __init__(self, name: str) -> None:
-        self.name, self.folds = name, Folds()
+        self.name = name
 
     def pending(self, x: object) -> Pending | None:
         """x as if a convolution had been deferred; None if its norm is left to PyTorch."""

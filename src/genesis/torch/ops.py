@@ -17,6 +17,7 @@ from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState,
 from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
+from genesis.torch.results import current, kept_result
 from genesis.torch.signatures import (
     Array,
     BackwardArguments,
@@ -156,6 +157,7 @@ class _ConvBNReLU(_Fused):
             if counts and options.training:
                 _note_changes(*norm[2:])
         y, *saved = results
+        saved[-1], ctx.result = kept_result(y, saved[-1], activation)
         _begin(ctx, _read_only_by_shape(ctx, (input, weight, bias, gamma, beta), results[3]), saved)
         ctx.options = options.training, geometry, activation
         return y
@@ -175,7 +177,7 @@ def _backward_once(
 
 def _gradients(ctx: FusedContext, grad: Tensor, addend: Tensor | None) -> Gradients:
     needs = ctx.needs_input_grad[:6]
-    saved = record(SavedConvNorm, ctx.saved_tensors)
+    saved = current(record(SavedConvNorm, ctx.saved_tensors), ctx.result)
     grads: Gradients = call("conv_bn_relu_backward", grad, saved, *ctx.options, needs, False, addend)
     return *in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None
 
@@ -401,7 +403,9 @@ def _shapes_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:
     kept = torch.empty_like(y)
     passed = y.new_empty(0, dtype=torch.uint8)
     if not input.is_cuda and activation is not None:
-        passed = y.new_empty(0) if activations.is_known_by_result(activation) else torch.empty_like(y)
+        passed = (
+            y.new_empty(0) if activations.result_suffices(activation, residual is not None) else torch.empty_like(y)
+        )
     if input.is_cuda:
         from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 

@@ -29,7 +29,12 @@ def _avg_pool2d(
     if type(input) is not Pending or window is None or step is None or _pair(padding) != (0, 0):
         return NOT_HERE
     link = input.link
-    if ceil_mode is not False or divisor_override is not None or not is_unused_convolution(input):
+    if (
+        ceil_mode is not False
+        or type(count_include_pad) is not bool
+        or divisor_override is not None
+        or not is_unused_convolution(input)
+    ):
         return NOT_HERE
     if type(link) is not Link or not bridge.activates(link.input) or not can_extend(input, link):
         return NOT_HERE

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from genesis.torch import conv_act
     from genesis.torch.prepared import Begun, Chain
     from genesis.torch.prepared_act import Activated
+    from genesis.torch.results import Version
     from genesis.torch.unprepared import Unprepared
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]
@@ -73,8 +74,9 @@ class Context(Protocol):
 
 
 class FusedContext(Context, Protocol):
-    """The context of the eager op. options: whether it was in training, geometry, activation."""
+    """The context of the eager op. options: whether it was in training, geometry, activation; result: its version."""
 
+    result: Version | None
     parameter_dtype: torch.dtype
     options: tuple[bool, ConvGeometry, str | None]
     saved_tensors: tuple[Tensor | None, ...]

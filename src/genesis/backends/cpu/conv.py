@@ -138,13 +138,12 @@ def conv_bn_relu(
     input: Tensor, weight: Tensor, bias: Tensor | None, norm: NormState[Tensor], residual: Tensor | None,
     options: NormOptions, geometry: ConvGeometry, activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    if activation is None or activations.is_known_by_result(activation):
+    if activation is None or activations.result_suffices(activation, residual is not None):
         known = (residual, activation)
         mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry, *known)
         return y, mean, inverse_std, conv_output, None if activation is None else y
-    mean, inverse_std, conv_output, y = _normalized(input, weight, bias, norm, options, geometry, residual, None)
-    y, passed = fused_activation.apply(y, activation)
-    return y, mean, inverse_std, conv_output, passed
+    mean, inverse_std, conv_output, x = _normalized(input, weight, bias, norm, options, geometry, residual, None)
+    return fused_activation.apply_to_kept(x, activation), mean, inverse_std, conv_output, x
 
 
 def conv_bn_relu_inference(
@@ -184,25 +183,34 @@ def conv_bn_finish(
         options = (False, 0.0, eps)
         normalized, mean, inverse_std = batchnorm.normalize(kept, *norm[:4], *options)
     elif normalized is None:
+        assert mean is not None
         assert inverse_std is not None
-        var = inverse_std.reciprocal().square()  # of which, with eps 0, the same inverse deviation comes
-        normalized, _, _ = batchnorm.normalize(kept, norm.gamma, norm.beta, mean, var, False, 0.0, 0.0)
-    if residual is not None:
-        y = normalized.add(residual)
-    elif activation is None or activations.is_known_by_result(activation):
-        y = normalized.clone()
-    else:
-        y = normalized
-    y, passed = (y, None) if activation is None else fused_activation.apply(y, activation)
+        normalized = _normalized_again(kept, norm.gamma, norm.beta, mean, inverse_std)
+    x = normalized if residual is None else normalized.add(residual)
+    if activation is None:
+        return x if x is not normalized else x.clone(), mean, inverse_std, kept, None
+    if not activations.result_suffices(activation, residual is not None):
+        return fused_activation.apply_to_kept(x, activation), mean, inverse_std, kept, x
+    y, passed = fused_activation.apply(x if x is not normalized else x.clone(), activation)
     return y, mean, inverse_std, kept, passed
+
+
+def _normalized_again(
+    conv_output: Tensor, gamma: Tensor | None, beta: Tensor | None, mean: Tensor, inverse_std: Tensor
+) -> Tensor:
+    """The norm's result, by statistics that are known."""
+    var = inverse_std.reciprocal().square()  # of which, with eps 0, the same inverse deviation comes
+    return batchnorm.normalize(conv_output, gamma, beta, mean, var, False, 0.0, 0.0)[0]
 
 
 def conv_bn_relu_backward(
     grad: Tensor, saved: SavedConvNorm[Tensor], training: bool, geometry: ConvGeometry, activation: str | None,
     needs: tuple[bool, ...], may_overwrite: bool = False, addend: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    input, weight, _, gamma, _, mean, inverse_std, conv_output, passed = saved
+    input, weight, _, gamma, beta, mean, inverse_std, conv_output, passed = saved
     needs_input, needs_weight, needs_bias, needs_gamma, needs_beta, needs_residual = needs
+    if activation is not None and passed is None:  # it was y, which has been changed; no residual was added
+        passed = _normalized_again(conv_output, gamma, beta, mean, inverse_std)
     is_alike = passed is not None and may_overwrite and grad.stride() == passed.stride()
     if activation in ("relu", "relu6") and is_alike:  # no further memory to go through
         if activation == "relu":

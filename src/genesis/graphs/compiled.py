@@ -121,10 +121,10 @@ class Compiled(abc.ABC):
         start = perf_counter()
         latest = self._latest
         if latest is not None and not kwargs:
-            found = latest.tensors_of(args)
-            if found is not None and latest.entry.is_recorded and latest.entry.holds():
+            found, entry = latest.tensors_of(args), latest.entry
+            if found is not None and entry.holds is not None and entry.holds():
                 try:
-                    return self._replay(latest.entry, found, start)
+                    return self._replay(entry, found, start)
                 except CannotReplayError:  # it will be once more, where that is dealt with
                     pass
         tensors: list[Tensor] = []
@@ -286,7 +286,8 @@ class Entry(abc.ABC):
         self.backend = backend
         self._executed = executed
         self._num_attempts = 0
-        self._holds: Callable[[], bool] | None = None  # all guards in one function
+        # All guards in one function: whether it is known at once that nothing has changed, and that there are no hooks.
+        self.holds: Callable[[], bool] | None = None
         self._num_checks, self._num_checks_until = 0, 2  # guards are put together after so many checks
 
     @property
@@ -308,13 +309,9 @@ class Entry(abc.ABC):
     def refuse(self) -> None:
         """Run eagerly from now on, and forget the recording."""
 
-    def holds(self) -> bool:
-        """Whether it is known at once that nothing has changed, and that there are no hooks."""
-        return self._holds is not None and self._holds()
-
     def changed(self) -> str | None:
         """The name of the first guard that fails; None if the recording, if any, is valid."""
-        if self.holds():
+        if self.holds is not None and self.holds():
             return None
         changed = self._changed()
         if changed is None and self.num_replays:  # the capture may have changed what optimizers keep
@@ -330,7 +327,7 @@ class Entry(abc.ABC):
         conditions = Conditions()
         self._describe(conditions)
         # Another thread may just have changed something.
-        self._holds = conditions.compiled() if self._changed() is None else None
+        self.holds = conditions.compiled() if self._changed() is None else None
 
     @abc.abstractmethod
     def _changed(self) -> str | None:

@@ -77,9 +77,11 @@ class Compiled(abc.ABC):
         1
     """
 
+    _advice = "keep what changes between calls outside of it (a learning rate that it returns, say), or in a tensor"
     max_recordings = 8
     most_in_vain = 8  # recordings in a row that were never replayed
     most_new = 16  # signatures in a row that are new, before a warning
+    most_anew, few_replays = 16, 4  # recordings that changes ended, after fewer replays each than pay, before a warning
 
     def __init__(self, target: Target, name: str) -> None:
         self.target = target
@@ -89,7 +91,7 @@ class Compiled(abc.ABC):
         self._arenas: dict[Device, Arena] = {}
         self._reasons: list[str] = []  # why it ran eagerly, of all warnings
         self._changes: collections.Counter[str] = collections.Counter()  # before it was recorded anew
-        self.num_replays = self._num_in_vain = 0
+        self.num_replays = self._num_in_vain = self._num_anew = 0
         self._home: Device | None = None  # where the target computes, which no argument says
         self._is_homeless = False  # on several devices
         self._num_new = self._num_replays_before = 0  # signatures in a row, each seen for the first time
@@ -234,10 +236,20 @@ class Compiled(abc.ABC):
         _log.info("genesis.compile: %s has changed and is recorded anew: %s", self._name, changed)
         self._changes[changed] += 1
         self._num_in_vain += entry.is_recorded
+        self._num_anew += entry.is_recorded
         if self._num_in_vain >= self.most_in_vain:
             entry.refuse()
-            self._warn(f"changes before each recording could be replayed: '{changed}' has changed", depth=4)
+            self._warn(
+                f"changes before each recording could be replayed: '{changed}' has changed; {self._advice}", depth=4
+            )
             return run()
+        if self._num_anew == self.most_anew and self.num_replays < self.most_anew * self.few_replays:
+            warnings.warn(
+                f"genesis.compile: {self._name} is recorded anew time and again, after few replays each: '{changed}' "
+                f"has changed; {self._advice}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         del self._entries[kind]
         return self._run_first(kind, run)
 

@@ -293,6 +293,17 @@ def scatter(name: str, d: Draw) -> Any:
     return d.tensor(shape, dtype), dim, places, source
 
 
+@drawn_by("one_hot")
+def one_hot(name: str, d: Draw) -> Any:
+    num_classes = d.integer(1, 5)
+    return d.indices(d.shape(), num_classes), num_classes
+
+
+@drawn_by("refuse")
+def refuse(name: str, d: Draw) -> Any:
+    return torch.zeros(d.shape(), dtype=torch.bool), "nothing to refuse"
+
+
 @drawn_by("take")
 def take(name: str, d: Draw) -> Any:
     shape = d.shape(low=1, least=1)

@@ -15,7 +15,7 @@ SEEDS, SEEDS_ON_A_GPU = 2, 30
 # Ops that have operands, but are called by another one's entry, or compared by tests of their own.
 NOT_DRAWN = words(
     "copy copies conv_prepack conv_prepacked sgd_step adam_step scale_into norms unscale_into index_select_each "
-    "update_scale recurrent recurrent_backward"
+    "update_scale recurrent recurrent_backward join"
 )
 
 

@@ -104,7 +104,7 @@ def is_same(one: Any, other: Any) -> bool:
         if one.dtype is not other.dtype or one.shape != other.shape or one.stride() != other.stride():
             return False
         return torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
-    return bool(one == other) or (one != one and other != other)  # NaN, as a number
+    return bool(one == other) or (one != one and other != other)  # a loss that item() gave may be NaN
 
 
 def main() -> int:

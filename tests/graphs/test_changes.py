@@ -7,6 +7,7 @@ import cProfile
 import importlib
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,30 @@ def test_a_program_that_changes_in_each_call_is_given_up() -> None:
     with pytest.warns(RuntimeWarning, match="changes before each recording could be replayed: 'K' has changed"):
         change_and_run()
     assert compiled.num_recordings == 0
+
+
+@pytest.mark.parametrize(("steps_between", "verb"), [(1, "runs eagerly"), (3, "is recorded anew time and again")])
+def test_a_step_that_returns_a_scheduled_rate_says_why_it_is_not_replayed(steps_between: int, verb: str) -> None:
+    weight = genesis.ones(3).requires_grad_()
+    optimizer = genesis.optim.SGD([weight], lr=1.0)
+
+    def step(x: genesis.Tensor) -> tuple[genesis.Tensor, float]:
+        optimizer.zero_grad()
+        loss = (weight * x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss, optimizer.param_groups[0]["lr"]
+
+    compiled = genesis.compile(step)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for number in range(60):
+            _, rate = compiled(genesis.ones(3))
+            assert rate == optimizer.param_groups[0]["lr"]
+            optimizer.param_groups[0]["lr"] = 0.9 ** (number // steps_between)
+    (message,) = [str(each.message) for each in warned]
+    assert verb in message
+    assert """'optimizer.param_groups[0]["lr"]' has changed""" in message
 
 
 def test_profilers_go_on() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Sequence
 
 from genesis import dtypes
@@ -13,7 +14,7 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.runtime import clock
-from genesis.backends.cuda.runtime.array import DeviceArray, layout_of
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.streams import Event
 from genesis.cuda.arena import Arena, span
 from genesis.cuda.graphs import Graph, apart, graph
@@ -60,6 +61,7 @@ class Captured:
         scales: Sequence[DeviceScale] = (),
     ) -> None:  # fmt: skip
         self._arena, self._graph, self._device = arena, Graph(), arena.device.index
+        self._copy = driver.get().copy  # of the capture: where its memory is
         self._num_replays = 0
         self._marks: tuple[Event, Event] | None = None  # around a replay
         own = {value.memory.number for value in recording.outputs if value.memory.kind is Kind.INTERMEDIATE}
@@ -95,14 +97,14 @@ class Captured:
 
     def replay(self, inputs: Handles) -> list[DeviceArray]:
         """The outputs that are handed out. Raises: CannotReplayError: nothing has been done."""
-        device, copy = self._device, driver.get().copy
+        device, copy = self._device, self._copy
         stream = self._arena.follow()
         try:
-            fresh = [layout.new(stream) for layout in self._layouts]
+            fresh = list(map(Layout.new, self._layouts, itertools.repeat(stream)))
         except OutOfMemoryError as error:
             raise CannotReplayError(f"has too little memory beside a CUDA graph ({error})", is_final=True) from None
-        for handle, (pointer, num_bytes) in zip(inputs, self._copies, strict=False):
-            copy(device, pointer, handle.data_pointer, num_bytes, stream)
+        for index, (pointer, num_bytes) in enumerate(self._copies):
+            copy(device, pointer, inputs[index].data_pointer, num_bytes, stream)
         self._num_replays += 1
         is_timed = self._num_replays & (self._num_replays - 1) == 0  # seldom, as taking the time takes some
         before = clock.time_mark(device) if is_timed else None
@@ -112,8 +114,8 @@ class Captured:
             raise CannotReplayError(str(error), is_stale=True) from None
         if before is not None:
             self._marks = before, clock.time_mark(device)
-        for array, pointer, num_bytes in zip(fresh, self._copied_from, self._num_copied_bytes, strict=True):
-            copy(device, array.data_pointer, pointer, num_bytes, stream)
+        for index, (pointer, num_bytes) in enumerate(self._copied_from):
+            copy(device, fresh[index].data_pointer, pointer, num_bytes, stream)
         return fresh if self._are_whole else self._shown(inputs, fresh)
 
     def _shown(self, inputs: Sequence[DeviceArray], fresh: Sequence[DeviceArray]) -> list[DeviceArray]:
@@ -134,8 +136,8 @@ class Captured:
     def _prepare(self) -> None:
         """Work out what each replay allocates and copies."""
         copied = [index for index, stretch in enumerate(self._stretches) if stretch.is_copied]
-        self._copied_from = [self._stretches[index].pointer for index in copied]
-        self._num_copied_bytes = [self._stretches[index].num_bytes for index in copied]
+        stretches = [self._stretches[index] for index in copied]
+        self._copied_from = [(stretch.pointer, stretch.num_bytes) for stretch in stretches]
         # Mostly each output is a stretch of its own: then it is made as any new array is.
         self._are_whole = [index for _, (index, _) in self._handed_out] == copied and all(
             made.layout.aligned and is_dense(made) for made, _ in self._handed_out
@@ -143,9 +145,7 @@ class Captured:
         if self._are_whole:
             self._layouts = [made.layout for made, _ in self._handed_out]
         else:
-            self._layouts = [
-                layout_of((num_bytes,), dtypes.uint8, self._device) for num_bytes in self._num_copied_bytes
-            ]
+            self._layouts = [layout_of((each.num_bytes,), dtypes.uint8, self._device) for each in stretches]
 
     def seconds(self) -> float | None:
         """Give the time of the latest replay that was timed, on the device."""
@@ -153,9 +153,8 @@ class Captured:
 
     def copy_back(self, inputs: Sequence[DeviceArray], first: int) -> None:
         """After a replay: the copied inputs from `first` on, as the graph has changed them."""
-        device, copy = self._device, driver.get().copy
         for handle, (pointer, num_bytes) in zip(inputs[first:], self._copies[first:], strict=False):
-            copy(device, handle.data_pointer, pointer, num_bytes, self._arena.follow())
+            self._copy(self._device, handle.data_pointer, pointer, num_bytes, self._arena.follow())
 
 
 def _stretches(

@@ -19,6 +19,7 @@ from genesis.functional.selection import masked_fill
 from genesis.functional.shape import unsqueeze
 from genesis.functional.unary import exp, log, neg
 from genesis.functional.windows import require_tensor
+from genesis.ndarray import ops
 
 __all__ = ["gaussian_nll_loss", "multilabel_soft_margin_loss", "poisson_nll_loss", "soft_margin_loss"]
 
@@ -115,7 +116,8 @@ def gaussian_nll_loss(
         eps: the least variance; its gradient is that of var.
         reduction: "mean", "sum" or "none".
     Returns: 0-d, or for "none" the shape of input.
-    Raises: ValueError: a negative variance; another reduction. ShapeError: var does not fit.
+    Raises: ValueError: a negative variance (on CUDA once the device has come to it); another reduction.
+        ShapeError: var does not fit.
     Grad: input, target, var.
     Source: Nix & Weigend 1994, "Estimating the mean and variance of the target probability distribution".
 
@@ -129,8 +131,8 @@ def gaussian_nll_loss(
     require_tensor(op, "input", input)
     require_tensor(op, "target", target)
     variance = _variance(op, input, var)
-    if checks_values() and variance.array.lt(0).numpy_values().any():
-        raise ValueError(describe(op, "var", "variances >= 0", "a negative one"))
+    if checks_values():
+        ops.refuse(variance.array.lt(0), describe(op, "var", "variances >= 0", "a negative one"))
     outside = variance.detach()
     variance = add(variance, sub(clamp(outside, min=eps), outside))  # clamped where no gradient sees it
     error = sub(input, target)

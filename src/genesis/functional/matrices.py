@@ -23,6 +23,7 @@ from genesis.functional.reduction import sum as total
 from genesis.functional.regions import diagonal_scatter
 from genesis.functional.shape import diagonal, reshape, transpose, unsqueeze
 from genesis.functional.unary import sqrt
+from genesis.ndarray import ops
 
 __all__ = [
     "block_diag",
@@ -285,8 +286,8 @@ def _weights(count: int, fweights: Tensor | None, aweights: Tensor | None) -> Te
         if weights.array.dtype.is_floating_point != (name == "aweights"):
             expected = "a floating dtype" if name == "aweights" else "integers"
             raise DTypeError(describe("cov", name, expected, weights.array.dtype))
-        if count and checks_values() and bool(weights.detach().lt(0).any()):
-            raise ValueError(describe("cov", name, "no negative weights", "one"))
+        if count and checks_values():
+            ops.refuse(weights.array.lt(0), describe("cov", name, "no negative weights", "one"))
     if fweights is None or aweights is None:
         return aweights if fweights is None else fweights
     return mul(fweights, aweights)

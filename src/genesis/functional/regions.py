@@ -186,7 +186,8 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         mask: bool, broadcasts with input.
         source: dtype of input; at least as many elements as are masked.
     Returns: the common shape.
-    Raises: DTypeError: mask is not bool, or dtypes differ. ValueError: source has too few elements.
+    Raises: DTypeError: mask is not bool, or dtypes differ. ValueError: source has too few elements (on
+        CUDA once the device has come to it).
     Grad: input, source.
     Example: >>> F.masked_scatter(genesis.zeros(2), genesis.tensor([False, True]), genesis.ones(1)).tolist()
     [0.0, 1.0]
@@ -200,9 +201,10 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     flat, marked = reshape(expand(input, shape), (-1,)), reshape(expand(mask, shape), (-1,))
     running = ops.cumsum(marked.array.to(int64), 0)  # no nonzero(), whose shape no recording can follow
     available, size = source.array.numel, marked.array.numel
-    needed = int(running.narrow(0, size - 1, 1).item()) if size and checks_values() else 0
-    if needed > available:
-        raise ValueError(describe("masked_scatter", "source", f"at least {needed} elements", available))
+    if size and checks_values():
+        expected = "at least as many elements as are masked"
+        is_short = running.narrow(0, size - 1, 1).gt(available)
+        ops.refuse(is_short, describe("masked_scatter", "source", expected, available))
     if not available or not size:
         return reshape(flat, shape).clone()
     values = index_select(reshape(source, (-1,)), 0, input._like(running.sub(1).clamp(0, available - 1)))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from genesis import dtypes
 from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
-from genesis.autograd.modes import checks_values
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
-from genesis.shapes import numel
 
 __all__ = ["embedding", "one_hot"]
 
@@ -84,9 +82,10 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
     Args:
         tensor: any shape, int64, in [0, num_classes).
-        num_classes: -1 for the largest index plus 1.
+        num_classes: -1 for the largest index plus 1, for which the host waits: a step with it is not recorded.
     Returns: (*tensor.shape, num_classes), int64.
-    Raises: TypeError: another dtype. ValueError: an index out of range; nothing to infer num_classes from.
+    Raises: TypeError: another dtype. ValueError: an index out of range (on CUDA an IndexError, once the device has come
+        to it); nothing to infer num_classes from.
 
     Example:
         >>> F.one_hot(genesis.tensor([0, 2])).tolist()
@@ -102,11 +101,11 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise ValueError(
             describe(op, "num_classes", "a positive number, or -1 and a tensor with elements", num_classes)
         )
-    if index.numel and (num_classes == -1 or checks_values()):
+    if num_classes == -1:
         every = tuple(range(index.ndim))
         smallest, largest = int(ops.amin(index, every).item()), int(ops.amax(index, every).item())
-        num_classes = largest + 1 if num_classes == -1 else num_classes
-        if smallest < 0 or largest >= num_classes:
+        num_classes = largest + 1
+        if smallest < 0:
             raise ValueError(describe(op, "tensor", f"class indices in [0, {num_classes})", f"{smallest} to {largest}"))
     return OneHot.apply(tensor, num_classes=num_classes)
 
@@ -116,5 +115,4 @@ class OneHot(ArrayFunction):
 
     @staticmethod
     def forward(ctx: Context, index: NDArray, *, num_classes: int) -> NDArray:
-        zeros = index.full_like(0, (*index.shape, num_classes))
-        return ops.scatter(zeros, index.ndim, index.unsqueeze(index.ndim), 1) if numel(index.shape) else zeros
+        return ops.one_hot(index, num_classes)

@@ -77,9 +77,11 @@ class Compiled(abc.ABC):
         1
     """
 
+    _advice = "keep what changes between calls outside of it (a learning rate that it returns, say), or in a tensor"
     max_recordings = 8
     most_in_vain = 8  # recordings in a row that were never replayed
     most_new = 16  # signatures in a row that are new, before a warning
+    most_anew, few_replays = 16, 4  # recordings that changes ended, after fewer replays each than pay, before a warning
 
     def __init__(self, target: Target, name: str) -> None:
         self.target = target
@@ -89,7 +91,7 @@ class Compiled(abc.ABC):
         self._arenas: dict[Device, Arena] = {}
         self._reasons: list[str] = []  # why it ran eagerly, of all warnings
         self._changes: collections.Counter[str] = collections.Counter()  # before it was recorded anew
-        self.num_replays = self._num_in_vain = 0
+        self.num_replays = self._num_in_vain = self._num_anew = 0
         self._home: Device | None = None  # where the target computes, which no argument says
         self._is_homeless = False  # on several devices
         self._num_new = self._num_replays_before = 0  # signatures in a row, each seen for the first time
@@ -121,10 +123,10 @@ class Compiled(abc.ABC):
         start = perf_counter()
         latest = self._latest
         if latest is not None and not kwargs:
-            found = latest.tensors_of(args)
-            if found is not None and latest.entry.is_recorded and latest.entry.holds():
+            found, last = latest.tensors_of(args), latest.entry
+            if found is not None and last.holds is not None and last.holds():
                 try:
-                    return self._replay(latest.entry, found, start)
+                    return self._replay(last, found, start)
                 except CannotReplayError:  # it will be once more, where that is dealt with
                     pass
         tensors: list[Tensor] = []
@@ -234,10 +236,20 @@ class Compiled(abc.ABC):
         _log.info("genesis.compile: %s has changed and is recorded anew: %s", self._name, changed)
         self._changes[changed] += 1
         self._num_in_vain += entry.is_recorded
+        self._num_anew += entry.is_recorded
         if self._num_in_vain >= self.most_in_vain:
             entry.refuse()
-            self._warn(f"changes before each recording could be replayed: '{changed}' has changed", depth=4)
+            self._warn(
+                f"changes before each recording could be replayed: '{changed}' has changed; {self._advice}", depth=4
+            )
             return run()
+        if self._num_anew == self.most_anew and self.num_replays < self.most_anew * self.few_replays:
+            warnings.warn(
+                f"genesis.compile: {self._name} is recorded anew time and again, after few replays each: '{changed}' "
+                f"has changed; {self._advice}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         del self._entries[kind]
         return self._run_first(kind, run)
 
@@ -286,7 +298,8 @@ class Entry(abc.ABC):
         self.backend = backend
         self._executed = executed
         self._num_attempts = 0
-        self._holds: Callable[[], bool] | None = None  # all guards in one function
+        # All guards in one function: whether it is known at once that nothing has changed, and that there are no hooks.
+        self.holds: Callable[[], bool] | None = None
         self._num_checks, self._num_checks_until = 0, 2  # guards are put together after so many checks
 
     @property
@@ -308,13 +321,9 @@ class Entry(abc.ABC):
     def refuse(self) -> None:
         """Run eagerly from now on, and forget the recording."""
 
-    def holds(self) -> bool:
-        """Whether it is known at once that nothing has changed, and that there are no hooks."""
-        return self._holds is not None and self._holds()
-
     def changed(self) -> str | None:
         """The name of the first guard that fails; None if the recording, if any, is valid."""
-        if self.holds():
+        if self.holds is not None and self.holds():
             return None
         changed = self._changed()
         if changed is None and self.num_replays:  # the capture may have changed what optimizers keep
@@ -330,7 +339,7 @@ class Entry(abc.ABC):
         conditions = Conditions()
         self._describe(conditions)
         # Another thread may just have changed something.
-        self._holds = conditions.compiled() if self._changed() is None else None
+        self.holds = conditions.compiled() if self._changed() is None else None
 
     @abc.abstractmethod
     def _changed(self) -> str | None:

@@ -1,8 +1,8 @@
 """Guards as one generated function: what was found to hold is compared again by identity, without a call per guard.
 
-def holds():
-    if d0["training"] is not c1 or len(d0) != 9: return False
-    v0, v1, = d2.values()
+def holds(c0=…, c1=…, …):
+    if c0["training"] is not c1: return False
+    v0, v1, = c2.values()
     if v0 is not c3 or v1 is not c4: return False
     return True
 
@@ -11,10 +11,12 @@ It never finds that something has changed: where it does not hold, the guards th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
 
 from genesis.callsite import COMPILED
 
+_MOST_LOOKUPS = 4  # by name; more are unpacked at once, which is faster then
 _MOST_LINES = 20_000  # so that compiling it takes no longer than a capture
 
 
@@ -23,12 +25,15 @@ class Conditions:
 
     def __init__(self) -> None:
         self._objects: dict[str, object] = {}
+        self._names: dict[int, str] = {}  # by id
         self._lines: list[str] = []
 
     def name(self, value: object) -> str:
         """A name for an object in expressions."""
-        name = f"c{len(self._objects)}"
-        self._objects[name] = value
+        name = self._names.get(id(value))
+        if name is None:
+            name = self._names[id(value)] = f"c{len(self._objects)}"
+            self._objects[name] = value
         return name
 
     def require(self, expression: str) -> None:
@@ -48,6 +53,14 @@ class Conditions:
         different = [f"{name} is not {self._constant(value)}" for name, value in zip(names, values, strict=True)]
         self._lines.append(f"    if {' or '.join(different)}: return False")
 
+    def require_entries(self, mapping: str, values: Mapping[str, object]) -> None:
+        """A dictionary has these objects, and no others."""
+        if len(values) > _MOST_LOOKUPS:
+            self.require_parts(f"{mapping}.values()", list(values.values()))
+            return
+        self.require(f"len({mapping}) == {len(values)}")
+        self.require_items(mapping, values.items())
+
     def require_items(self, mapping: str, values: Iterable[tuple[str, object]]) -> None:
         """A dictionary has these objects under these names."""
         for name, value in values:
@@ -60,11 +73,13 @@ class Conditions:
         """Whether all conditions hold; None: there are too many of them."""
         if len(self._lines) > _MOST_LINES:
             return None
-        lines = ["def holds():", "  try:", *self._lines, f"    return True\n  except {_FAILURES}: return False"]
-        namespace = self._objects
+        # Defaults of parameters are read faster than globals.
+        head = f"def holds({', '.join(self._objects)}):"
+        lines = [head, "  try:", *self._lines, f"    return True\n  except {_FAILURES}: return False"]
+        namespace: dict[str, FunctionType] = {}
         exec(compile("\n".join(lines), COMPILED, "exec"), namespace)
-        # Taken out of its own globals, in a cycle with which it would hold memory until the next collection.
-        holds: Callable[[], bool] = namespace.pop("holds")  # type: ignore[assignment]
+        holds = namespace.pop("holds")  # in a cycle with its globals it would hold memory until the next collection
+        holds.__defaults__ = tuple(self._objects.values())
         return holds
 
 

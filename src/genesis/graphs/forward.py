@@ -42,7 +42,7 @@ class Inference(Entry):
         return self._report(self._recording)
 
     def refuse(self) -> None:
-        self.is_refused, self._recording, self._holds = True, None, None
+        self.is_refused, self._recording, self.holds = True, None, None
 
     def _changed(self) -> str | None:
         if not self._guard.holds():

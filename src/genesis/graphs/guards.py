@@ -35,12 +35,16 @@ _forward = operator.attrgetter("forward")
 
 def present_modes() -> tuple[object, ...]:
     """The settings of process and thread that change what ops compute."""
-    own = state.__dict__  # this thread's
+    return modes_of(state.__dict__)
+
+
+def modes_of(own: dict[str, object]) -> tuple[object, ...]:
+    """present_modes() of the thread whose state this is."""
     autocast = own["autocast"]
     return (
         dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, own["recording"], own["folding"],
         own["unsynced"],
-        None if autocast is None else casts_key(autocast),
+        None if autocast is None else casts_key(autocast),  # type: ignore[arg-type]  # state's, without its type
     )  # fmt: skip
 
 
@@ -111,7 +115,7 @@ class ModuleGuard:
         for registry in (*self._empty, *self._hook_lists):
             conditions.require(f"not {conditions.name(registry)}")
         for registry in self._filled:
-            conditions.require_parts(f"{conditions.name(registry)}.values()", list(registry.values()))
+            conditions.require_entries(conditions.name(registry), registry)
         for tensor in self.tensors:
             _describe_tensor(tensor, conditions)
 

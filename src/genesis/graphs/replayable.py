@@ -190,7 +190,7 @@ def _describe_batch(optimizer: Optimizer, batch: Batch, conditions: Conditions) 
         entries = conditions.name(state)
         numbers = {key: value for key, value in state.items() if type(value) in (int, float)}
         if not numbers:
-            conditions.require_parts(f"{entries}.values()", list(state.values()))
+            conditions.require_entries(entries, state)
             continue
         conditions.require(f"tuple({entries}) == {tuple(state)!r}")
         conditions.require_items(entries, [(key, value) for key, value in state.items() if key not in numbers])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from genesis.autograd.modes import state
 from genesis.backends import active
-from genesis.graphs.guards import present_modes
+from genesis.graphs.guards import modes_of, present_modes
 from genesis.graphs.values import OF_TENSORS
 from genesis.ndarray import CPU
 from genesis.ndarray.capturing import replays
@@ -43,12 +43,13 @@ class Shortcut:
         if len(args) != len(kinds):
             return None
         tensors, handles = [], []
-        for arg, kind in zip(args, kinds, strict=True):
+        for index, arg in enumerate(args):  # zip(strict=True) takes 0.2 µs
+            kind = kinds[index]
             if type(arg) is Tensor:
                 own = arg.__dict__
                 array = own["array"]
                 handle = array.handle
-                if array.device is CPU or handle.layout is not kind or handle in handles:
+                if array.device is CPU or (handle._layout or handle.layout) is not kind or handle in handles:
                     return None
                 if len(own) != 1 and (arg.requires_grad or not own.keys() <= OF_TENSORS):
                     return None
@@ -59,6 +60,6 @@ class Shortcut:
         if replays.captures or active["cuda"] is not self.entry.backend:
             return None
         thread = state.__dict__
-        if thread["observer"] is not None or thread["watcher"] is not None or present_modes() != self._modes:
+        if thread["observer"] is not None or thread["watcher"] is not None or modes_of(thread) != self._modes:
             return None
         return tensors

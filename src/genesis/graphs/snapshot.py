@@ -26,7 +26,7 @@ from genesis.graphs.guards import needed_attributes
 from genesis.graphs.pure import MAPPINGS, PLAIN, SEQUENCES, SETS, is_immutable, is_pure, is_pure_type, solid_base
 from genesis.graphs.reads import Chain, reads_of
 from genesis.graphs.trace import Executed, is_ours
-from genesis.graphs.watch import MISSING, UnwatchableError, Watch
+from genesis.graphs.watch import MISSING, UnwatchableError, Watch, part_of
 from genesis.ndarray import Device
 from genesis.nn import FusedConv, Module
 from genesis.optim import Optimizer
@@ -168,8 +168,10 @@ class Snapshot:
         if issubclass(base, (*SEQUENCES, *MAPPINGS, *SETS)):
             if not issubclass(base, (tuple, frozenset)):
                 self._watch.contents(value, label)
-            for part in (*value, *value.values()) if issubclass(base, MAPPINGS) else tuple(value):
-                self._add(part, label)
+            items = value.items() if issubclass(base, MAPPINGS) else enumerate(value)
+            for key, part in list(items):
+                self._add(key, label)
+                self._add(part, label if issubclass(base, SETS) else part_of(label, key))
         elif base not in (object, types.SimpleNamespace) and not (
             _is_python(type(value)) and issubclass(base, (*PLAIN_BASES, BaseException))
         ):

@@ -83,7 +83,7 @@ class _Step(Entry):
         return self._report(self._replayable.recording, self._replayable.captured)
 
     def refuse(self) -> None:
-        self.is_refused, self._replayable, self._holds = True, None, None
+        self.is_refused, self._replayable, self.holds = True, None, None
 
     def leaves(self, run: Run) -> list[Tensor]:
         """The tensors that accumulate gradients."""

@@ -21,7 +21,7 @@ from genesis.optim.optimizer import Batch, State
 from genesis.recording import Kind
 from genesis.tensor import Tensor
 
-_grad = operator.attrgetter("grad")
+_grad, _handle = operator.attrgetter("grad"), operator.attrgetter("array.handle")
 _pointer = operator.attrgetter("grad.array.handle.data_pointer")
 
 
@@ -76,9 +76,9 @@ class CapturedReplayable(Replayable):
             return self._replay(tensors)
 
     def _replay(self, tensors: Sequence[Tensor]) -> object:
-        added_to = list(map(_grad, self._leaves))
+        added_to = list(map(_grad, self._leaves)) if self._leaves else []
         inputs = [*tensors, *added_to]
-        handles = [tensor.array.handle for tensor in inputs]
+        handles = list(map(_handle, inputs))
         if self.captured is None or not self._may_share_gradients():
             self._copies_grads |= self.captured is not None
             self._capture(handles, tensors)
@@ -99,9 +99,10 @@ class CapturedReplayable(Replayable):
 
     def _may_share_gradients(self) -> bool:
         """Whether the graph may use the memory of gradients that it was captured with."""
-        return self._copies_grads or (
-            list(map(_pointer, self._leaves)) == self._pointers and (self._own is None or self._own.are_free())
-        )
+        if self._copies_grads:
+            return True
+        lie_there = not self._leaves or list(map(_pointer, self._leaves)) == self._pointers
+        return lie_there and (self._own is None or self._own.are_free())
 
     def _capture(self, handles: Handles, arguments: Sequence[Tensor]) -> None:
         self.captured = self._own = None
@@ -169,10 +170,10 @@ class _Gradients:
 
     def are_free(self) -> bool:
         """Whether nobody but their leaves holds the gradients, or anything that shows their memory."""
-        attached = list(map(operator.is_, map(_grad, self._leaves), self._tensors))
-        self._are_attached = all(attached)
+        self._are_attached = all(map(operator.is_, map(_grad, self._leaves), self._tensors))
         if self._are_attached:
-            return _counts(self._all) == self._counts_if_attached
+            return list(map(sys.getrefcount, self._all)) == self._counts_if_attached
+        attached = list(map(operator.is_, map(_grad, self._leaves), self._tensors))
         num = len(attached)
         counts = list(map(operator.add, self._counts, attached)) + self._counts[num:]
         return _counts(self._all) == counts

@@ -89,7 +89,7 @@ class Watch:
                     return label
         for contents in self._contents:
             if not contents.hold():
-                return contents.label
+                return contents.changed()
         for owner, name, value, label in self._attributes:
             if not is_same(_attribute(owner, name), value):
                 return label
@@ -176,7 +176,7 @@ class _Contents:
     """The contents of a list, set or dictionary, in order."""
 
     def __init__(self, container: Collection[object], label: str) -> None:
-        self.label = label
+        self._label = label
         self._container = container
         self._mapping = container if isinstance(container, Mapping) else None
         self._items = list(container)
@@ -190,11 +190,27 @@ class _Contents:
             and (self._mapping is None or _are_same(self._mapping.values(), self._values))
         )
 
+    def changed(self) -> str:
+        """The label of the first value that is another; that of the container, if it has other items."""
+        mapping = self._mapping
+        if mapping is not None and len(mapping) == len(self._items) and _are_same(mapping, self._items):
+            for key, known in zip(self._items, self._values, strict=True):
+                if not is_same(mapping[key], known):
+                    return part_of(self._label, key)
+        return self._label
+
     def describe(self, conditions: Conditions) -> None:
         container = conditions.name(self._container)
         conditions.require_parts(container, list(self._container))
         if self._mapping is not None and self._mapping:
             conditions.require_parts(f"{container}.values()", list(self._mapping.values()))
+
+
+def part_of(label: str, key: object) -> str:
+    """The label of what a container of this label has under a key; that of the container, unless the key is short."""
+    if type(key) is str and len(key) < 40:
+        return f'{label}["{key}"]'
+    return f"{label}[{key}]" if type(key) is int else label
 
 
 def _are_same(items: Iterable[object], others: Sequence[object]) -> bool:

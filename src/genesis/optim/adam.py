@@ -17,6 +17,9 @@ from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import AdamOptions
 from genesis.tensor import Tensor
 
+_KEPT = dict.fromkeys(("step", "exp_avg", "exp_avg_sq")).keys()
+_WITH_LARGEST = dict.fromkeys((*_KEPT, "max_exp_avg_sq")).keys()
+
 
 class Adam(Optimizer):
     """Adam: steps scaled by running estimates of the gradient's first two moments.
@@ -81,9 +84,11 @@ class Adam(Optimizer):
         )  # fmt: skip
 
     def _missing_state(self, group: Group, array: NDArray, state: State) -> State:
-        names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(group["amsgrad"])
-        missing: State = {name: Tensor(zeros_like(array)) for name in names if name not in state}
-        return missing if "step" in state else {"step": 0, **missing}
+        names = _WITH_LARGEST if group["amsgrad"] else _KEPT
+        if names <= state.keys():
+            return {}
+        missing: State = {} if "step" in state else {"step": 0}
+        return missing | {name: Tensor(zeros_like(array)) for name in names if name not in (*state, "step")}
 
     def _history(self, state: State) -> Hashable:
         step = state["step"]

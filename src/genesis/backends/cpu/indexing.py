@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from genesis.backends.contract import Number, Operand, Pair, Shape
+from genesis.errors import describe
 
 
 def cat(arrays: Sequence[Tensor], dim: int) -> Tensor:
@@ -101,6 +102,16 @@ def scatter(x: Tensor, dim: int, index: Tensor, source: Operand) -> Tensor:
     return torch.scatter(x, dim, index, source)
 
 
+def one_hot(index: Tensor, num_classes: int) -> Tensor:
+    if index.numel():
+        smallest, largest = map(int, torch.aminmax(index))
+        if smallest < 0 or largest >= num_classes:
+            raise ValueError(
+                describe("one_hot", "tensor", f"class indices in [0, {num_classes})", f"{smallest} to {largest}")
+            )
+    return index.new_zeros((*index.shape, num_classes)).scatter_(-1, index.unsqueeze(-1), 1)
+
+
 def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     return torch.scatter_add(x, dim, index, source)
 
@@ -112,6 +123,11 @@ def take(x: Tensor, indices: tuple[Tensor | None, ...]) -> Tensor:
 def put(x: Tensor, indices: tuple[Tensor | None, ...], values: Operand, accumulate: bool) -> None:
     source = values if isinstance(values, Tensor) else torch.tensor(values, dtype=x.dtype)
     torch.ops.aten.index_put_(x, indices, source.to(x.dtype), accumulate)
+
+
+def refuse(wrong: Tensor, message: str) -> None:
+    if wrong.any():
+        raise ValueError(message)
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -262,6 +263,7 @@ BAD = [
     ("take", (sample(3, 4), (torch.tensor([-4]),)), "index: index -4 is out of range for a dimension of size 3"),
     ("take", (sample(3, 4), (FIRST, torch.tensor([1, 2, 4]))), "index: index 4 is out of range"),
     ("put", (sample(3, 4), (torch.tensor([3]),), 1, False), "index_put: index 3 is out of range"),
+    ("one_hot", (torch.tensor([[0, -1]]), 3), "one_hot: index -1 is out of range for a dimension of size 3"),
 ]
 
 
@@ -274,6 +276,23 @@ def test_index_out_of_range(beside: Beside, op: str, args: Any, message: str) ->
     with pytest.raises(IndexError, match=message):
         run()
     beside.cuda.synchronize()  # said once
+
+
+@pytest.mark.parametrize("shape", [(), (3, 4), (0, 3)], ids=str)
+def test_refuse(beside: Beside, shape: tuple[int, ...]) -> None:
+    wrong = torch.zeros(shape, dtype=torch.bool)
+    for backend, given in ((CPU, wrong), (beside.cuda, beside.put(wrong))):
+        _ = backend.refuse(given, "one is wrong"), backend.synchronize()
+    wrong.view(-1)[-1:] = True
+    for backend, given in ((CPU, wrong), (beside.cuda, beside.put(wrong))):
+        with pytest.raises(ValueError, match="one is wrong") if wrong.any() else nullcontext():
+            _ = backend.refuse(given, "one is wrong"), backend.synchronize()
+        backend.synchronize()  # said once
+
+
+@pytest.mark.parametrize("index", [torch.tensor(1), torch.tensor([[0, 2], [1, 1]]).t(), torch.zeros(0, 2).long()])
+def test_one_hot(beside: Beside, index: torch.Tensor) -> None:
+    beside("one_hot", index, 3)
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------

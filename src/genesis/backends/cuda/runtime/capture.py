@@ -166,7 +166,8 @@ class Graph:
         with self._lock:
             stream = current_handle(device)
             if capture.before_replay:
-                self._wait_for_latest(stream)
+                if self._replayed_on != stream:
+                    self._wait_for_latest(stream)
                 for prepare in capture.before_replay:
                     prepare(stream)
             self._replayed_on = stream
@@ -178,7 +179,7 @@ class Graph:
     def _wait_for_latest(self, stream: int) -> None:
         """Replays of a graph follow each other, on whatever streams; what is done before one must do so too."""
         latest = self._replayed_on
-        if latest is not None and latest != stream and latest not in capturing.underway:
+        if latest is not None and latest not in capturing.underway:
             event = streams.Stream(self._device, handle=latest).record_event()
             event.wait(streams.Stream(self._device, handle=stream))
 

@@ -1,4 +1,4 @@
-"""Indices out of range: the device finds them, the host raises IndexError.
+"""Indices out of range and other values to refuse: the device finds them, the host raises IndexError or ValueError.
 
 A kernel that meets one leaves the element alone and writes op, index and size into a few words of page-locked memory.
 Waiting for the device after every such op would cost more than the op, so the words are looked at when the host reads
@@ -18,8 +18,9 @@ from genesis.backends.cuda.runtime import memory
 from genesis.backends.cuda.runtime.array import DeviceArray, OwnedStorage
 from genesis.dtypes import HostArray
 
-_OPS = ("", "index_select", "index_add", "gather", "scatter", "scatter_add", "index", "index_put")
-CODES = {name: code for code, name in enumerate(_OPS)}
+_OPS = ("", "index_select", "index_add", "gather", "scatter", "scatter_add", "index", "index_put", "one_hot")
+_CODES = {name: code for code, name in enumerate(_OPS)}
+_messages: dict[str, int] = {}  # of values that are no indices: codes below zero
 
 _reports: dict[int, tuple[HostArray, DeviceArray]] = {}  # the words of a device, as the host and as kernels see them
 _lock = threading.Lock()
@@ -40,10 +41,20 @@ def report(device: int) -> DeviceArray:
     return found[1]
 
 
+def code_of(what: str) -> int:
+    """The number by which kernels tell of an index of this op, or of a value that is refused with this message."""
+    if what in _CODES:
+        return _CODES[what]
+    with _lock:
+        return _messages.setdefault(what, -1 - len(_messages))
+
+
 def check(device: int) -> None:
-    """Raise what kernels that are done have found. Raises: IndexError."""
+    """Raise what kernels that are done have found. Raises: IndexError, ValueError."""
     found = _reports.get(device)
     if found is not None and found[0][0]:
         code, index, size = (int(word) for word in found[0])
         found[0][:] = 0
+        if code < 0:
+            raise ValueError(f"{list(_messages)[-1 - code]} (cuda:{device})")
         raise IndexError(f"{_OPS[code]}: index {index} is out of range for a dimension of size {size} (cuda:{device})")

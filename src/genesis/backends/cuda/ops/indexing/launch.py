@@ -11,22 +11,22 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import triton.language as tl
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.launch.planned import Run, planned
-from genesis.backends.cuda.launch.strides import collapse, is_dense, reach
+from genesis.backends.cuda.launch.strides import collapse, is_dense
 from genesis.backends.cuda.launch.tiles import power_of_2
-from genesis.backends.cuda.launch.triton import TRITON_NAMES, launch, prepare_raw
+from genesis.backends.cuda.launch.triton import TRITON_NAMES, launch
 from genesis.backends.cuda.ops.indexing import kernels
+from genesis.backends.cuda.ops.indexing.walk import Way, walk
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import Number, apply
+from genesis.backends.cuda.ops.reduction import launch as reduction
 from genesis.backends.cuda.ops.storage import launch as storage
-from genesis.backends.cuda.ops.storage.launch import as_bits, bits_of
+from genesis.backends.cuda.ops.storage.launch import as_bits
 from genesis.backends.cuda.runtime import array, capturing, faults, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
@@ -241,11 +241,26 @@ def scatter(x: DeviceArray, dim: int, index: DeviceArray, source: DeviceArray | 
     return out
 
 
+def one_hot(index: DeviceArray, num_classes: int) -> DeviceArray:
+    out, rank = storage.full((*index.shape, num_classes), 0, dtypes.int64, index.device_index), len(index.shape)
+    index = index.view((*index.shape, 1), (*index.strides, 1), index.offset)
+    one = storage.full((), 1, dtypes.int64, index.device_index)
+    _indexed("scatter", "one_hot", out, _expanded(one, index.shape), index, index.strides, rank)
+    return out
+
+
 def scatter_add(x: DeviceArray, dim: int, index: DeviceArray, source: DeviceArray) -> DeviceArray:
     sums, index = _sums(x), _at_least_1d(index)
     source = _first_of(_at_least_1d(source), index.shape)
     _indexed("scatter_add", "scatter_add", _at_least_1d(sums), source, index, index.strides, dim)
     return _in_dtype(sums, x.dtype)
+
+
+def refuse(wrong: DeviceArray, message: str) -> None:
+    if wrong.size:  # 1 is no index into an array of one element
+        index = storage.cast(reduction.any(wrong, tuple(range(len(wrong.shape)))), dtypes.int64)
+        one = array.empty((1,), dtypes.uint8, wrong.device_index)
+        _indexed("gather", message, one, one, _at_least_1d(index), (1,), 0)
 
 
 def _along(shape: Shape, dim: int, step: int) -> Shape:
@@ -258,14 +273,14 @@ def _indexed(
 ) -> None:
     """Go through other's shape; at each element, index says where along dim of the table."""
     steps = tuple([0 if i == dim else stride for i, stride in enumerate(table.strides)])
-    _walk(table, other, index, action, op, _Way(steps, index_steps, table.strides[dim], table.shape[dim], False))
+    walk(table, other, index, action, op, Way(steps, index_steps, table.strides[dim], table.shape[dim], False))
 
 
 # --- NumPy's x[i, j] --------------------------------------------------------------------------------------------------
 def take(x: DeviceArray, indices: Indices) -> DeviceArray:
     shape, positions, way = _positions("index", x, indices)
     out = array.empty(shape, x.dtype, x.device_index)
-    _walk(x, out, positions, "gather", "index", way)
+    walk(x, out, positions, "gather", "index", way)
     return out
 
 
@@ -273,17 +288,17 @@ def put(x: DeviceArray, indices: Indices, values: DeviceArray | Number, accumula
     shape, positions, way = _positions("index_put", x, indices)
     source = _expanded(_of_dtype(values, x.dtype, x.device_index), shape)
     if not accumulate:
-        return _walk(x, source, positions, "scatter", "index_put", way)
+        return walk(x, source, positions, "scatter", "index_put", way)
     if _SUM_DTYPES.get(x.dtype, x.dtype) is x.dtype:
-        return _walk(x, source, positions, "scatter_add", "index_put", way)
+        return walk(x, source, positions, "scatter_add", "index_put", way)
     sums = _sums(x, x.strides if is_dense(x) else None)
     if sums.strides != x.strides:  # the positions count in x's strides
         shape, positions, way = _positions("index_put", sums, indices)
-    _walk(sums, source, positions, "scatter_add", "index_put", way)
+    walk(sums, source, positions, "scatter_add", "index_put", way)
     storage.copy_into(x, sums)
 
 
-def _positions(op: str, x: DeviceArray, indices: Indices) -> tuple[Shape, DeviceArray, _Way]:
+def _positions(op: str, x: DeviceArray, indices: Indices) -> tuple[Shape, DeviceArray, Way]:
     """The shape of x[indices], an array of positions, and how they lead through x."""
     indexed = [i for i, index in enumerate(indices) if index is not None]
     arrays = [index for index in indices if index is not None]
@@ -301,7 +316,7 @@ def _positions(op: str, x: DeviceArray, indices: Indices) -> tuple[Shape, Device
         for i, index in zip(indexed, arrays, strict=True):
             _add_positions(op, positions, index, x.strides[i], x.shape[i], i == indexed[0])
     index_steps = (*(0 for _ in lead), *positions.strides, *(0 for _ in rest))
-    return shape, positions, _Way(steps, index_steps, step, size, True)
+    return shape, positions, Way(steps, index_steps, step, size, True)
 
 
 def _add_positions(op: str, positions: DeviceArray, index: DeviceArray, step: int, size: int, first: bool) -> None:
@@ -310,7 +325,7 @@ def _add_positions(op: str, positions: DeviceArray, index: DeviceArray, step: in
     device = positions.device_index
     launch(
         kernels._add_positions_kernel, (-(-positions.size // _BLOCK),), positions, index, faults.report(device),
-        positions.size, shape[::-1], (0, *steps[::-1]), step, size, faults.CODES[op],
+        positions.size, shape[::-1], (0, *steps[::-1]), step, size, faults.code_of(op),
         RANK=len(shape), FIRST=first, BLOCK=_BLOCK,
     )  # fmt: skip
     faults.check(device)
@@ -346,57 +361,6 @@ _SUM_DTYPES = {  # what repeated indices add up in; others: themselves
     dtypes.uint8: dtypes.int32,
     dtypes.bool_: dtypes.int32,
 }
-
-
-class _Way(NamedTuple):
-    """How a walk over some shape leads through a table, and through the array of indices into it."""
-
-    table_steps: Shape
-    index_steps: Shape
-    step: int  # in the table, of one index
-    size: int | None  # that indices are checked against; None: they have been
-    wrap: bool  # negative ones count from the end
-
-
-@planned
-def _walk(table: Layout, other: Layout, index: Layout, action: str, op: str, way: _Way) -> Run[None]:
-    """Do action over other's shape."""
-    if not other.size:
-        return lambda table, other, index: None
-    if action != "scatter_add":
-        table, other = bits_of(table), bits_of(other)
-    device, report = table.device_index, faults.report(table.device_index)
-    grid, numbers, constants = _geometry(other, way, reach(table.shape, table.strides))
-    launch = prepare_raw(
-        kernels.indexed_kernel, device, grid, (table, other, index, report.layout), *numbers, way.step, way.size,
-        faults.CODES[op], ACTION=action, WRAP=way.wrap, **constants,
-    )  # fmt: skip
-
-    def run(table: DeviceArray, other: DeviceArray, index: DeviceArray) -> None:
-        stream = streams.current_handle(device)
-        launch(stream, table.data_pointer, other.data_pointer, index.data_pointer, report.data_pointer)
-        faults.check(device)
-
-    return run
-
-
-def _geometry(other: Layout, way: _Way, table_reach: int) -> tuple[tuple[int], tuple[int | Shape, ...], dict[str, int]]:
-    """The grid of a walk over other's shape, what it gives the kernel to step by, and the kernel's constants."""
-    sizes, walks = collapse(other.shape, [other.strides, way.table_steps, way.index_steps])
-    if len(sizes) == 1:  # the kernel has rows
-        sizes, walks = (1, *sizes), [(0, *walk) for walk in walks]
-    num_columns, others = sizes[-1], sizes[:-1][::-1]
-    num_rows = math.prod(others)
-    block_columns = min(1 << (num_columns - 1).bit_length(), _BLOCK)
-    block_rows = min(1 << (num_rows - 1).bit_length(), _BLOCK // block_columns)
-    other_steps, steps, places = (walk[::-1] for walk in walks)
-    widest = max(reach(sizes, walk) for walk in walks) + table_reach + _BLOCK
-    constants: dict[str, int] = {
-        "RANK": len(others), "INDEX_PER_ROW": places[0] == 0, "WIDE": widest >= 2**31, "BLOCK_ROWS": block_rows,
-        "BLOCK_COLUMNS": block_columns,
-    }  # fmt: skip
-    grid = (-(-num_rows // block_rows) * -(-num_columns // block_columns),)
-    return grid, (num_rows, num_columns, others, steps, other_steps, places), constants
 
 
 def _sums(x: DeviceArray, strides: Shape | None = None) -> DeviceArray:

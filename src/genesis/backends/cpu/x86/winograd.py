@@ -30,7 +30,7 @@ _SUMMANDS = 64  # of a sum in a register: with the transforms, as far from float
 _SCRATCH_BYTES = 768 << 10  # of a thread: stays in its cache
 _CACHED_BYTES = 4 << 20  # of weights that are read often; of more, they are read as seldom as possible
 _SHARED_BYTES = 1 << 20  # of weights which threads share where
-_FEW_TILES = 64  # there are no more tiles
+_FEW_TILES = 256  # tiles are no more
 _FEW_VECTORS = 4  # of channels: of fewer, a call transforms several tiles
 # Estimates, in cycles of a core.
 _PER_VECTOR = 40  # to transform a vector of channels of a tile, one way
@@ -62,7 +62,8 @@ def pays(problem: Problem, wide: bool, num_threads: int) -> bool:
     transforms = tiles * ((channels + out_channels) / lanes * _PER_VECTOR + _PER_TILE)
     weights = 4 * 16 * pairs
     scratch = tiles * 16 * 4 * (channels + out_channels)
-    readings = max(num_threads, scratch / _scratch_bytes(problem)) if weights > _CACHED_BYTES // 2 else 0
+    threads = 1 if _shares_weights(problem, num_threads, -(-out_channels // lanes // (4 if wide else 2))) else num_threads
+    readings = max(threads, scratch / _scratch_bytes(problem)) if weights > _CACHED_BYTES // 2 else 0
     products = tiles * 16 * (pairs / 2 + _PER_SUMS * out_channels) / lanes
     return products + transforms + readings * weights / _BYTES_PER_CYCLE < direct
 
@@ -86,6 +87,16 @@ def lines(problem: Problem, axis: int) -> Numbers:
     origins = np.concatenate([np.arange(phase, outputs, 2 * dilation) for phase in phases])
     inside = meeting(origins - padding, dilation, 4, size)
     return np.column_stack([origins, inside, 1 + (origins + dilation < outputs)])
+
+
+def _shares_weights(problem: Problem, num_threads: int, num_blocks: int) -> bool:
+    """Whether threads compute some channels of all tiles, and not all of some tiles.
+
+    Where tiles are few, to read the weights takes longer than to transform all tiles in each thread.
+    """
+    tiles = problem.input_shape[0] * _num_lines(problem, 0) * _num_lines(problem, 1)
+    weights = 4 * 16 * problem.weight_shape[0] * problem.weight_shape[1]
+    return num_blocks % num_threads == 0 and weights >= _SHARED_BYTES and tiles <= _FEW_TILES
 
 
 def _num_lines(problem: Problem, axis: int) -> int:
@@ -150,14 +161,9 @@ class Winograd:
         self.scratch_bytes = int(self._tiles.max()) * per_tile * num_threads
 
     def _weights_by_thread(self) -> list[Pair]:
-        """The blocks of channels of y that a thread computes: the first and the end; all, if threads share the tiles.
-
-        Where tiles are few, to read the weights takes longer than to transform all tiles in each thread.
-        """
+        """The blocks of channels of y that a thread computes: the first and the end; all, if threads share the tiles."""
         count = len(self._widths)
-        tiles = self._problem.input_shape[0] * len(self._rows) * len(self._columns)
-        weights = 4 * 16 * self._channels * self._out_channels
-        if count % self._num_threads or weights < _SHARED_BYTES or tiles > _FEW_TILES:
+        if not _shares_weights(self._problem, self._num_threads, count):
             return [(0, count)]
         share = count // self._num_threads
         return [(first, first + share) for first in range(0, count, share)]

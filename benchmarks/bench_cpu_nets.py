@@ -6,8 +6,8 @@ contiguous. Genesis passes when it takes no longer than the fastest of them.
 
     python benchmarks/bench_cpu_nets.py [unet] [resnet18] … [--only inference] [--precision high] [--threads 2]
 
-All are trained too, but DeepLabV3 on one image, which PyTorch refuses. In "highest" precision, the default, Genesis adds up the long sums of
-convolutions in parts; the kernels of the others don't.
+All are trained too, but DeepLabV3 on one image, which PyTorch refuses. In "highest" precision, the default, Genesis
+adds up the long sums of convolutions in parts; the kernels of the others don't.
 
 The result is written after each network. What is left out keeps the result of an earlier run, with its date. Processes
 may share the files: on a machine with many cores, networks run side by side, each on two cores of its own:

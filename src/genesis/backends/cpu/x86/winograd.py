@@ -62,7 +62,9 @@ def pays(problem: Problem, wide: bool, num_threads: int) -> bool:
     transforms = tiles * ((channels + out_channels) / lanes * _PER_VECTOR + _PER_TILE)
     weights = 4 * 16 * pairs
     scratch = tiles * 16 * 4 * (channels + out_channels)
-    threads = 1 if _shares_weights(problem, num_threads, -(-out_channels // lanes // (4 if wide else 2))) else num_threads
+    threads = (
+        1 if _shares_weights(problem, num_threads, -(-out_channels // lanes // (4 if wide else 2))) else num_threads
+    )
     readings = max(threads, scratch / _scratch_bytes(problem)) if weights > _CACHED_BYTES // 2 else 0
     products = tiles * 16 * (pairs / 2 + _PER_SUMS * out_channels) / lanes
     return products + transforms + readings * weights / _BYTES_PER_CYCLE < direct
@@ -161,7 +163,7 @@ class Winograd:
         self.scratch_bytes = int(self._tiles.max()) * per_tile * num_threads
 
     def _weights_by_thread(self) -> list[Pair]:
-        """The blocks of channels of y that a thread computes: the first and the end; all, if threads share the tiles."""
+        """The blocks of channels of y that a thread computes, first and end; all, if threads share the tiles."""
         count = len(self._widths)
         if not _shares_weights(self._problem, self._num_threads, count):
             return [(0, count)]
@@ -278,7 +280,9 @@ class Winograd:
         known = self._products_of[tiles, share] = np.concatenate(found, 1).reshape(-1, CALL)
         return known
 
-    def _product_addresses(self, counts: list[int], vectors: int, fetching: npt.NDArray[np.bool_], ahead: int) -> Numbers:
+    def _product_addresses(
+        self, counts: list[int], vectors: int, fetching: npt.NDArray[np.bool_], ahead: int
+    ) -> Numbers:
         """Addresses of the kernels, by part and count; those that fetch weights ahead, so many lines."""
         calls = list(zip(counts, (fetching * ahead).tolist(), strict=True))
         parts = [(part, p == 0) for p, part in enumerate(self._parts)]

@@ -100,13 +100,16 @@ def _mobilenet() -> Both:
 
 NETWORKS: dict[str, tuple[Callable[[], Both], tuple[int, ...]]] = {
     "unet": (lambda: (UNet(), models.unet()), (4, 1, 128, 128)),
+    "unet-b1": (lambda: (UNet(), models.unet()), (1, 1, 128, 128)),
     "resnet18": (lambda: (ResNet18(), models.resnet18()), (4, 3, 224, 224)),
     "resnet18-b1": (lambda: (ResNet18(), models.resnet18()), (1, 3, 224, 224)),
     "resnet50": (lambda: (ResNet50(), models.resnet50()), (4, 3, 224, 224)),
     "resnet50-b1": (lambda: (ResNet50(), models.resnet50()), (1, 3, 224, 224)),
+    "vgg16_bn": (lambda: (vgg16_bn(), models.vgg16_bn()), (4, 3, 224, 224)),
     "vgg16_bn-b1": (lambda: (vgg16_bn(), models.vgg16_bn()), (1, 3, 224, 224)),
     "mobilenet_v2": (_mobilenet, (4, 3, 224, 224)),
     "mobilenet_v2-b1": (_mobilenet, (1, 3, 224, 224)),
+    "deeplabv3": (_deeplab, (4, 3, 224, 224)),
     "deeplabv3-b1": (_deeplab, (1, 3, 224, 224)),
 }
 

@@ -72,6 +72,7 @@ TABLE = (
     Case("Winograd", (1, 16, 4, 4), 16, (3, 3), (1, 1), (1, 1)),
     Case("Winograd", (2, 32, 7, 5), 48, (3, 3), (1, 1), (1, 1), has_residual=True, activation="relu"),
     Case("Winograd", (1, 80, 13, 3), 96, (3, 3), (1, 1), (0, 2), has_bias=False),
+    Case("Winograd", (1, 128, 5, 6), 128, (3, 3), (1, 1), (1, 1), has_residual=True),  # threads share the weights
     Case("Winograd", (1, 48, 1, 1), 80, (3, 3), (1, 1), (2, 2), (1, 1), activation="relu6"),
     Case("Winograd", (1, 16, 17, 90), 16, (3, 3), (1, 1), (3, 2), (3, 2), has_residual=True),
     Case("Winograd", (1, 128, 21, 33), 128, (3, 3), (1, 1), (1, 1), is_cropped=True),

@@ -47,6 +47,7 @@ WIDE: dict[str, tuple[Callable[[Assembler], object], str]] = {
     "cmp rax,r9": (lambda a: a.compare(RAX, R9), "4c39c8"),
     "push rbx; push r15": (lambda a: a.push(RBX, R15), "534157"),
     "pop r15; pop rbx": (lambda a: a.pop(RBX, R15), "415f5b"),
+    "prefetcht1 [r10+0x40]": (lambda a: a.prefetch((R10, 64)), "410f185240"),
     "call [r12+0x8]": (lambda a: a.call((R12, 8)), "41ff542408"),
     "call rax": (lambda a: a.call(RAX), "ffd0"),
     "vzeroupper; ret": (lambda a: a.end(), "c5f877c3"),

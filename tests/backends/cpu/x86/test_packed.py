@@ -60,6 +60,8 @@ def test_pytorchs_defaults_do_not_matter(monkeypatch: pytest.MonkeyPatch, kind: 
 @pytest.mark.parametrize("seed", range(12))
 def test_conv(monkeypatch: pytest.MonkeyPatch, kind: str, seed: int) -> None:
     monkeypatch.setattr(winograd, "pays", lambda *args: kind == "Winograd")
+    if seed % 2:
+        monkeypatch.setattr(winograd, "_SHARED_BYTES", 0)  # threads share the weights
     check(kind, seed)
 
 

@@ -95,6 +95,11 @@ class Assembler:
         self.code += b"\xb8" + ((1 << lanes) - 1).to_bytes(4, "little")  # mov eax, mask
         self.code += b"\xc5\xf8\x92\xc8"  # kmovw k1, eax
 
+    def prefetch(self, memory: Memory) -> None:
+        """Into the second cache; memory may be any, mapped or not."""
+        base, offset = memory
+        self.code += (b"\x41" if base > 7 else b"") + b"\x0f\x18" + _address(2, base, offset)
+
     # Integers.
 
     def move(self, to: int, source: int | Memory) -> None:

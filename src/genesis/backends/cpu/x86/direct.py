@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu.x86.driver import Job, Numbers, bounds, rows
-from genesis.backends.cpu.x86.micro import Micro
+from genesis.backends.cpu.x86.micro import LINE, UNROLLED, Micro
 from genesis.backends.cpu.x86.problem import MOST_PIXELS, Kernels, Problem, balanced, split
 
 _SUMMANDS = 256  # of a sum in a register
@@ -135,30 +135,41 @@ class Direct:
         height, width = self._problem.weight_shape[2:]
         x = (np.arange(end - top)[:, None] * self._stride[0] + low * self._dilation[0]) * self._row
         y = np.arange(end - top)[:, None] * self._out_row + starts * self._out_pixel
+        kernels = self._addresses(tuple(tiles), vectors, is_last, 0)[:, None, :]
+        weights, distance = parts * (height * width * line), self._channel if self._is_planar else 0
+        if not self._is_planar:
+            ahead, fetching, share = fetched_ahead(len(taps) * len(sizes), line)
+            index = np.arange(len(taps) * len(sizes)).reshape(len(taps), -1)
+            kernels = np.where(
+                index < fetching, self._addresses(tuple(tiles), vectors, is_last, ahead)[:, None, :], kernels
+            )
+            distance = weights + (index * share * weights).astype(np.int64) - low * parts * (width * line)
         found = self._lists[key] = rows(
-            self._addresses(tuple(tiles), vectors, is_last)[:, None, :],
-            x + firsts * self._channel + starts * (self._stride[1] * self._pixel),
+            kernels, x + firsts * self._channel + starts * (self._stride[1] * self._pixel),
             (firsts * height + low * parts) * (width * line), y, high - low, 0, 0,
-            self._row * self._dilation[0], self._channel if self._is_planar else 0,
+            self._row * self._dilation[0], distance,
         )  # fmt: skip
         return found
 
-    def _addresses(self, tiles: tuple[tuple[int, tuple[Pair, ...]], ...], vectors: int, is_last: bool) -> Numbers:
+    def _addresses(
+        self, tiles: tuple[tuple[int, tuple[Pair, ...]], ...], vectors: int, is_last: bool, ahead: int
+    ) -> Numbers:
         """Addresses of the kernels, by part and tile."""
-        key = tiles, vectors, is_last
+        key = tiles, vectors, is_last, ahead
         if key in self._lists:
             return self._lists[key]
         lanes = self._lanes - (-self._out_channels % self._lanes if is_last else 0)
         last = len(self._parts) - 1
         parts = [(channels, p == 0, p == last) for p, channels in enumerate(self._parts)]
         known = {
-            (part, tile): self._micro(*tile, vectors, lanes, part) for part in {*parts} for tile in {*tiles}
+            (part, tile): self._micro(*tile, vectors, lanes, part, ahead) for part in {*parts} for tile in {*tiles}
         }  # fmt: skip
         found = self._lists[key] = np.array([[known[part, tile] for tile in tiles] for part in parts])
         return found
 
     def _micro(
         self, pixels: int, columns: tuple[Pair, ...], vectors: int, last_lanes: int, part: tuple[int, bool, bool],
+        ahead: int,
     ) -> int:  # fmt: skip
         problem = self._problem
         taps = [
@@ -168,8 +179,23 @@ class Direct:
         kernel = Micro(
             self._options.wide, pixels, vectors, last_lanes, tuple(taps), part[0], self._pixel * self._stride[1],
             self._out_pixel, *part[1:], problem.has_bias, problem.has_residual, problem.activation, self._is_planar,
+            ahead=ahead,
         )  # fmt: skip
         return self._kernels.address(kernel)
+
+
+def fetched_ahead(count: int, line: int) -> tuple[int, int, float]:
+    """How calls that multiply by the same part of the weights bring the next part into the cache, which lies behind it.
+
+    It would else be waited for in the first call, and the memory do nothing during the others.
+
+    Args:
+        count: of the calls; line: the bytes of a step's weights.
+    Returns: the lines of the cache that a turn of each fetches; how many of the calls do; the share of each.
+    """
+    lines = UNROLLED * line / LINE
+    ahead = math.ceil(lines / count)
+    return ahead, math.ceil(lines / ahead), ahead / lines
 
 
 def parts_of(weight_shape: Shape) -> list[int]:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from genesis.backends.cpu.x86.assembler import R8, R9, R10, R11, RAX, RBP, RCX, RDI, RDX, RSI, Assembler
 
-_UNROLLED = 4  # steps of c in a turn of the loop
+UNROLLED = 4  # steps of c in a turn of the loop
+LINE = 64  # bytes of the cache
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,13 @@ class Micro:
     is_planar: bool = False
     in_scratch: bool = False  # x and y are there
     out_in_scratch: bool = False  # y is there
+    ahead: int = 0  # lines of the cache that each turn fetches of weights which later calls need; x is not planar
 
     def code(self) -> bytes:
         """A function of x (rdi), w (rsi), y (rdx), the number of rows (rcx), bias (r8) and residual (r9).
 
-        From a row r of x to the next it is rbp, and from a channel to the next rax where x is planar.
+        From a row r of x to the next it is rbp, and from a channel to the next rax where x is planar. Otherwise, the
+        weights to fetch ahead begin rax bytes after w.
         """
         a = Assembler(self.wide)
         if self.in_scratch:
@@ -64,9 +67,14 @@ class Micro:
             a.move(RDX, R11)
         if self.is_planar:
             a.move(R10, RAX)
+        elif self.ahead:
+            a.move(R10, RSI)
+            a.add_integer(R10, RAX)
         if self.last_lanes != a.vector_bytes // 4:
             a.set_mask(self.last_lanes)
-        a.code += _sums_code(self.wide, self.pixels, self.vectors, self.taps, self.channels, self.pixel, self.is_planar)
+        a.code += _sums_code(
+            self.wide, self.pixels, self.vectors, self.taps, self.channels, self.pixel, self.is_planar, self.ahead
+        )
         sums = [[m * self.vectors + n for n in range(self.vectors)] for m in range(self.pixels)]
         self._finish(a, sums)
         a.end()
@@ -93,9 +101,9 @@ class Micro:
 @functools.lru_cache(1 << 12)  # the kernels of a convolution's parts have it in common
 def _sums_code(
     wide: bool, pixels: int, vectors: int, taps: tuple[tuple[int, int, int], ...], channels: int, pixel: int,
-    is_planar: bool,
+    is_planar: bool, ahead: int,
 ) -> bytes:  # fmt: skip
-    """Fills the sums; r11 is where a planar row begins."""
+    """Fills the sums; r11 is where a planar row begins, r10 what is fetched ahead."""
     a = Assembler(wide)
     for vector in range(pixels * vectors):
         a.zero(vector)
@@ -112,7 +120,7 @@ def _sums_code(
             _tap(a, Step(wide, pixels, vectors, offset, first, end, pixel), channels, is_planar)
         else:
             step = Step(wide, pixels, vectors, offset - moved, first, end, pixel)
-            moved += _tap(a, step, channels, is_planar)
+            moved += _tap(a, step, channels, is_planar, ahead)
     if is_planar:
         a.move(RDI, R11)
     a.add_integer(RDI, RBP)
@@ -135,10 +143,10 @@ class Step(NamedTuple):
     pixel: int
 
 
-def _tap(a: Assembler, step: Step, channels: int, is_planar: bool) -> int:
+def _tap(a: Assembler, step: Step, channels: int, is_planar: bool, ahead: int = 0) -> int:
     """All channels for one s; returns how far x is moved."""
     line = step.vectors * a.vector_bytes
-    turns, left = divmod(channels, _UNROLLED)
+    turns, left = divmod(channels, UNROLLED)
     if turns == 1:
         turns, left = 0, channels
 
@@ -152,15 +160,18 @@ def _tap(a: Assembler, step: Step, channels: int, is_planar: bool) -> int:
     if turns:
         a.constant(RAX, turns)
         start = a.here
-        steps(_UNROLLED)
+        for n in range(ahead):
+            a.prefetch((R10, n * LINE))
+        a.increase(R10, ahead * LINE)
+        steps(UNROLLED)
         if not is_planar:
-            a.increase(RDI, _UNROLLED * 4)
-        a.increase(RSI, _UNROLLED * line)
+            a.increase(RDI, UNROLLED * 4)
+        a.increase(RSI, UNROLLED * line)
         a.increase(RAX, -1)
         a.jump_back_unless_zero(start)
     steps(left)
     a.increase(RSI, left * line)
-    return turns * _UNROLLED * 4
+    return turns * UNROLLED * 4
 
 
 @functools.lru_cache(1 << 12)

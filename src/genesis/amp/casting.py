@@ -149,6 +149,6 @@ def with_new_cache(casts: Autocast | None) -> Autocast | None:
     return _Casts(casts.targets, {}, casts.cache_enabled) if isinstance(casts, _Casts) else casts
 
 
-def casts_key(casts: Autocast) -> Hashable:
+def casts_key(casts: Hashable) -> Hashable:
     """Equal for autocast blocks that cast alike."""
     return (frozenset(casts.targets.items()), casts.cache_enabled) if isinstance(casts, _Casts) else casts

@@ -123,10 +123,10 @@ class Compiled(abc.ABC):
         start = perf_counter()
         latest = self._latest
         if latest is not None and not kwargs:
-            found, last = latest.tensors_of(args), latest.entry
-            if found is not None and last.holds is not None and last.holds():
+            found, recorded = latest.tensors_of(args), latest.entry
+            if found is not None and recorded.holds is not None and recorded.holds():
                 try:
-                    return self._replay(last, found, start)
+                    return self._replay(recorded, found, start)
                 except CannotReplayError:  # it will be once more, where that is dealt with
                     pass
         tensors: list[Tensor] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import CodeType
 
 from genesis import dtypes
@@ -38,7 +38,7 @@ def present_modes() -> tuple[object, ...]:
     return modes_of(state.__dict__)
 
 
-def modes_of(own: dict[str, object]) -> tuple[object, ...]:
+def modes_of(own: Mapping[str, Hashable]) -> tuple[object, ...]:
     """present_modes() of the thread whose state this is."""
     autocast = own["autocast"]
     return (

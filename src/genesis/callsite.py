@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).parent) + "/"
 COMPILED = "<genesis.compile>"  # the file name of generated code
 _BETWEEN = (_PACKAGE, COMPILED, contextlib.__file__)  # a with statement calls Genesis by way of contextlib
 _local = threading.local()
+wrappers: set[CodeType] = set()  # of functions of decorators, which call what they name `function`
 
 
 class Anomaly(NamedTuple):
@@ -41,7 +43,7 @@ def called_function() -> str:
     frame, name = sys._getframe(1), ""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         if frame.f_code.co_filename.startswith(_PACKAGE):
-            name = frame.f_code.co_name
+            name = frame.f_locals["function"].__name__ if frame.f_code in wrappers else frame.f_code.co_name
         frame = frame.f_back
     return name
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from genesis import functional as F
+from genesis.callsite import wrappers
 from genesis.errors import describe
 from genesis.tensor import Tensor
 
@@ -28,5 +29,6 @@ def placed(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
                 return F.pin_memory(function(*args, **kwargs)).requires_grad_(bool(required))
         return function(*args, **kwargs)
 
+    wrappers.add(call.__code__)
     vars(call)["also"] = {"layout": "", "pin_memory": ""}
     return call

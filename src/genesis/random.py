@@ -253,6 +253,7 @@ def randint_like(
         low, high: as in `genesis.randint`.
         generator: as in `genesis.rand`.
     Returns: the shape of input.
+    Raises: ValueError: high is not above low.
 
     Example:
         >>> genesis.randint_like(genesis.zeros(2), 5, 6).tolist()

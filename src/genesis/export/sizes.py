@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from genesis import shapes
 from genesis.export.registry import NotExportableError
 from genesis.export.tracing import Trace
 from genesis.recording import Call, Kind, Value
@@ -125,7 +126,7 @@ def _merged(parts: Sequence[object], call: Call) -> object:
         merged = [_merged(each, call) for each in zip(*parts, strict=True)]
         if all(new is old for new, old in zip(merged, first, strict=True)):
             return first
-        return rebuilt(first, merged)
+        return tuple(merged) if isinstance(first, shapes.Size) else rebuilt(first, merged)  # which holds ints alone
     if isinstance(first, int | float) and not isinstance(first, bool):
         if all(type(part) is type(first) for part in parts):
             numbers = tuple([part for part in parts if isinstance(part, int | float)])

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
+from genesis.callsite import wrappers
 from genesis.errors import DTypeError, describe
 
 P = ParamSpec("P")
@@ -27,6 +28,7 @@ def also(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         return function(*args, **_renamed(function.__name__, kwargs, names))  # type: ignore[arg-type]
             return function(*args, **kwargs)
 
+        wrappers.add(call.__code__)
         vars(call)["also"] = names
         return call
 

@@ -26,7 +26,7 @@ from genesis.backends.cuda.ops.pointwise.launch import Number
 from genesis.backends.cuda.ops.reduction.launch import accumulator
 from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.runtime import array, capturing, streams
-from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout
 from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType
 from genesis.records import AdamOptions, SGDOptions, StepInputs
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 _BLOCK = 2048
+_ELEMENTS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # by their bytes, to copy those of any dtype
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -76,7 +77,30 @@ def adam_step(
         group.launch(kernels._adam_kernel, there, (*numbers, *corrected), flags)
 
 
-# --- scaling and norms ------------------------------------------------------------------------------------------------
+# --- copies, scaling and norms ----------------------------------------------------------------------------------------
+def copy_all_into(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]) -> None:
+    rows: dict[int, list[tuple[DeviceArray, DeviceArray]]] = {}  # by the size of an element
+    for target, source in zip(targets, sources, strict=True):
+        is_alike = target.dtype is source.dtype and equivalent(target.shape, target.strides, source.strides)
+        if is_alike and target.layout.num_bytes and _is_dense(target.layout):
+            rows.setdefault(target.dtype.itemsize, []).append((target, source))
+        else:
+            storage.copy_into(target, source)
+    for itemsize, pairs in rows.items():
+        device = pairs[0][0].device_index
+        addresses = tuple([x.data_pointer for x, _ in pairs]), tuple([x.data_pointer for _, x in pairs])
+        sizes = tuple([x.layout.num_bytes // itemsize for x, _ in pairs])
+        aligned = all([target.layout.aligned and source.layout.aligned for target, source in pairs])
+        table = _table_of(addresses, sizes, device, streams.current_handle(device))
+        flags = {"DTYPE": _ELEMENTS[itemsize], "ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
+        launch(kernels._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(pairs), **flags)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_dense(layout: Layout) -> bool:
+    return is_dense(layout)
+
+
 def scale_into(arrays: Sequence[DeviceArray], factor: DeviceArray | Number) -> None:
     pointer = factor if isinstance(factor, DeviceArray) else None
     number = 1.0 if isinstance(factor, DeviceArray) else float(factor)

@@ -90,7 +90,7 @@ def copy_all_into(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]
         device = pairs[0][0].device_index
         addresses = tuple([x.data_pointer for x, _ in pairs]), tuple([x.data_pointer for _, x in pairs])
         sizes = tuple([x.layout.num_bytes // itemsize for x, _ in pairs])
-        aligned = all([target.layout.aligned and source.layout.aligned for target, source in pairs])
+        aligned = all(target.layout.aligned and source.layout.aligned for target, source in pairs)
         table = _table_of(addresses, sizes, device, streams.current_handle(device))
         flags = {"DTYPE": _ELEMENTS[itemsize], "ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
         launch(kernels._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(pairs), **flags)

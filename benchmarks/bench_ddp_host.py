@@ -157,7 +157,7 @@ def stubbed(arguments: argparse.Namespace) -> None:
             with cProfile.Profile() as profile:
                 for _ in range(20):
                     step()
-            pstats.Stats(profile).sort_stats(arguments.profile).print_stats(45)
+            pstats.Stats(profile).sort_stats(arguments.profile).print_stats(60)
     dist.destroy_process_group()
 
 

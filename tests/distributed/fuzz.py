@@ -73,8 +73,10 @@ def run(rank: int, size: int, seed: int, count: int, device: str = "cpu", spoil:
             if kind < 0.1 and not spoil:
                 (objects if kind < 0.05 else disagreement)(draw, line)
             present.check = float(draw.common.random()) < 0.5  # those that are not compared take a shorter way
-            pending.append(one(draw, line, spoil and number == count - 1))
-            present.check = True
+            try:
+                pending.append(one(draw, line, spoil and number == count - 1))
+            finally:
+                present.check = True
             while len(pending) > 3 or (pending and (number == count - 1 or draw.common.random() < 0.5)):
                 work, compare = pending.pop(int(draw.common.integers(len(pending))))
                 assert work is None or (work.wait() and work.is_completed()), line

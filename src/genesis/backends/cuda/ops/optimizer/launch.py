@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -79,21 +80,26 @@ def adam_step(
 
 # --- copies, scaling and norms ----------------------------------------------------------------------------------------
 def copy_all_into(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]) -> None:
-    rows: dict[int, list[tuple[DeviceArray, DeviceArray]]] = {}  # by the size of an element
+    pairs: dict[int, list[tuple[int, int, int]]] = {}  # by the size of an element: two addresses, and how many bytes
     for target, source in zip(targets, sources, strict=True):
-        is_alike = target.dtype is source.dtype and equivalent(target.shape, target.strides, source.strides)
-        if is_alike and target.layout.num_bytes and _is_dense(target.layout):
-            rows.setdefault(target.dtype.itemsize, []).append((target, source))
+        layout = target.layout
+        if layout.num_bytes and _is_dense(layout) and (layout is source.layout or _is_alike(target, source)):
+            found = target.data_pointer, source.data_pointer, layout.num_bytes
+            pairs.setdefault(layout.dtype.itemsize, []).append(found)
         else:
             storage.copy_into(target, source)
-    for itemsize, pairs in rows.items():
-        device = pairs[0][0].device_index
-        addresses = tuple([x.data_pointer for x, _ in pairs]), tuple([x.data_pointer for _, x in pairs])
-        sizes = tuple([x.layout.num_bytes // itemsize for x, _ in pairs])
-        aligned = all(target.layout.aligned and source.layout.aligned for target, source in pairs)
-        table = _table_of(addresses, sizes, device, streams.current_handle(device))
+    for itemsize, each in pairs.items():
+        device = targets[0].device_index
+        into, out_of, num_bytes = zip(*each, strict=True)
+        sizes = num_bytes if itemsize == 1 else tuple([number // itemsize for number in num_bytes])
+        table = _table_of((into, out_of), sizes, device, streams.current_handle(device))
+        aligned = functools.reduce(operator.or_, into + out_of) % 16 == 0
         flags = {"DTYPE": _ELEMENTS[itemsize], "ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
-        launch(kernels._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(pairs), **flags)
+        launch(kernels._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(each), **flags)
+
+
+def _is_alike(target: DeviceArray, source: DeviceArray) -> bool:
+    return target.dtype is source.dtype and equivalent(target.shape, target.strides, source.strides)
 
 
 @functools.lru_cache(maxsize=4096)

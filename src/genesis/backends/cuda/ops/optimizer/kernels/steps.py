@@ -250,26 +250,6 @@ def _adam_kernel(
 
 
 @triton.jit
-def _copy_kernel(
-    table_ptr,
-    chunk_ptr,
-    num_arrays,
-    DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    NUM_ROLES: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Role 0 takes the elements of role 1. DTYPE: any of their size."""
-    which, elements, mask, is_full = _chunk(table_ptr, chunk_ptr, num_arrays, NUM_ROLES, BLOCK)
-    target_ptr = _pointers(table_ptr, num_arrays, which, elements, 0, DTYPE, ALIGNED)
-    source_ptr = _pointers(table_ptr, num_arrays, which, elements, 1, DTYPE, ALIGNED)
-    if is_full:
-        tl.store(target_ptr, tl.load(source_ptr))
-    else:
-        tl.store(target_ptr, tl.load(source_ptr, mask=mask), mask=mask)
-
-
-@triton.jit
 def _scale(x_ptr, found_ptr, mask, factor, DTYPE: tl.constexpr, COMPUTE: tl.constexpr):
     x = (tl.load(x_ptr, mask=mask).to(COMPUTE) * factor).to(DTYPE)
     tl.store(x_ptr, x, mask=mask)
@@ -442,10 +422,7 @@ def _specimens(dtype, element, wide):
         yield Specimen(_norm_finish_kernel, (dtype, wide, *tables, 2.0), finish)
 
 
-_COPY = {"ALIGNED": True, "BLOCK": 2048, "NUM_ROLES": 2}
 SPECIMENS = [
-    Specimen(_copy_kernel, (dtypes.int64, dtypes.int64, 100), {"DTYPE": tl.int32, **_COPY}),
-    Specimen(_copy_kernel, (dtypes.int64, dtypes.int64, 100), {"DTYPE": tl.int8, **_COPY, "ALIGNED": False}),
     Specimen(_adam_advance_kernel, (dtypes.float64, dtypes.int64, dtypes.float64, dtypes.bool_, 0.9, 0.99), {}),
     Specimen(_adam_advance_kernel, (dtypes.float64, dtypes.int64, None, None, 0.9, 0.99), {}),
     Specimen(

@@ -29,6 +29,6 @@ def placed(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
                 return F.pin_memory(function(*args, **kwargs)).requires_grad_(bool(required))
         return function(*args, **kwargs)
 
-    wrappers.add(call.__code__)
+    wrappers.add(call.__code__)  # type: ignore[attr-defined]
     vars(call)["also"] = {"layout": "", "pin_memory": ""}
     return call

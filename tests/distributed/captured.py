@@ -147,7 +147,7 @@ class _Held:
 def apart(rank: int, size: int, kind: str) -> tuple[float, str]:
     """Calls that wait for each other on the device. Returns: seconds until they were aborted, and the error."""
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faults, "LONG", 0.4)
+        patch.setattr(faults, "LONG", 0.2)
         patch.setattr(nccl, "_EVERY", 0.1)
         present = stack.enter_context(fake_nccl.installed())
         patch.setattr(present, "check", False)
@@ -169,7 +169,8 @@ def apart(rank: int, size: int, kind: str) -> tuple[float, str]:
         patch.setattr(nccl, "StreamWork", functools.partial(_held_work, held))
         begin = time.monotonic()
         _call_apart(rank, kind, present, x, graph)
-        while transport.failed is None and time.monotonic() < begin + (2.5 if kind in ("late", "capture") else 10):
+        limit = begin + (1.2 if kind in ("late", "capture") else 10)  # the late rank has looked several times by then
+        while transport.failed is None and time.monotonic() < limit:
             time.sleep(0.02)
         return time.monotonic() - begin, str(transport.failed)
 
@@ -183,7 +184,7 @@ def _call_apart(rank: int, kind: str, present: ProcessGroup, x: Tensor, graph: g
         for call in (dist.all_reduce, dist.broadcast)[:: -1 if rank else 1]:
             call(x)
     elif kind in ("late", "capture"):
-        time.sleep(rank)
+        time.sleep(0.5 * rank)
         dist.all_reduce(x)
     elif kind == "replay" and rank == 0:
         graph.replay()

@@ -22,7 +22,7 @@ from genesis.distributed import faults, group, nccl
 from genesis.distributed.transport import Call
 from genesis.settings import override
 
-_TYPES = {dtypes.float64: torch.float64, dtypes.float32: torch.float32, dtypes.int64: torch.int64}
+_TYPES = {getattr(dtypes, name): getattr(torch, name) for name in ("float64", "float32", "int64", "uint8")}
 
 
 class RedOp(enum.IntEnum):

@@ -13,11 +13,12 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 TIMEOUT = 60.0  # seconds that a call of a group, and a program, may take
+IMPORTING = 300.0  # seconds that the import of a program's module may take, where nothing of it is in memory
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.distributed.programs"])
@@ -60,23 +61,31 @@ class Ranks:
 
     def outcomes(self, program: str, **arguments: Any) -> list[tuple[bool, Any]]:
         """Of each rank, whether the program returned, and its result, or the traceback; (False, None) if it died."""
+        self._send((program, arguments))
+        self._received(f"importing {program}", IMPORTING)
+        self._send(None)  # begin, all at once: calls wait for the last rank
+        return self._received(program, TIMEOUT)
+
+    def _send(self, message: object) -> None:
         for pipe in self._pipes:
-            pipe.send((program, arguments))
-        end = time.monotonic() + TIMEOUT
+            with contextlib.suppress(OSError):  # of a rank that has died
+                pipe.send(message)
+
+    def _received(self, doing: str, seconds: float) -> list[tuple[bool, Any]]:
+        """The answers of all ranks; (False, None) of those that have died."""
+        end = time.monotonic() + seconds
         found: list[tuple[bool, Any]] = []
         for rank, pipe in enumerate(self._pipes):
             try:
                 if not pipe.poll(max(0.0, end - time.monotonic())):
-                    raise RanksError(f"rank {rank} is still at {program} after {TIMEOUT:g} s")
+                    raise RanksError(f"rank {rank} is still at {doing} after {seconds:g} s")
                 found.append(pipe.recv())
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):
                 found.append((False, None))
         return found
 
     def close(self) -> None:
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):
-                pipe.send(None)
+        self._send(None)
         for process in self.processes:
             process.join(5)
             if process.is_alive():
@@ -112,9 +121,16 @@ def _serve(pipe: Connection, rank: int, size: int, store: str, timeout: float, e
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{store}", timeout, size, rank)
     for program, arguments in iter(pipe.recv, None):
-        try:
-            answer = True, _program(program)(rank, size, **arguments)
-        except BaseException:
-            answer = False, traceback.format_exc()
-        pipe.send(answer)
+        is_there, found = _outcome(_program, program)
+        pipe.send((is_there, None))
+        pipe.recv()
+        pipe.send(_outcome(found, rank, size, **arguments) if is_there else (False, found))
     distributed.destroy_process_group()
+
+
+def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[bool, Any]:
+    """Whether it returned, and its result or the traceback."""
+    try:
+        return True, function(*args, **kwargs)
+    except BaseException:
+        return False, traceback.format_exc()

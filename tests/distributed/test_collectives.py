@@ -221,3 +221,16 @@ def test_no_thread_is_left(alone: None) -> None:
     names = [thread.name for thread in threading.enumerate()]
     dist.init_process_group("gloo", store=HashStore(), world_size=1, rank=0)
     assert "genesis.distributed" not in names
+
+
+def test_calls_that_are_not_compared_may_be_waited_for_after_the_end_of_the_group() -> None:
+    dist.init_process_group("gloo", store=HashStore(), world_size=1, rank=0, check=False)
+    try:
+        small, large = genesis.full((3,), 2.0), genesis.ones(1 << 19)  # started by the caller, and by gloo's thread
+        works = [dist.all_reduce(x, async_op=True) for x in (small, large, small)]
+    finally:
+        dist.destroy_process_group()
+    for work in works * 2:
+        assert work.wait()
+        assert work.is_completed()
+    assert small.tolist() == [2.0] * 3

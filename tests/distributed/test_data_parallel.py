@@ -101,6 +101,20 @@ def test_buffers(two_ranks: Ranks) -> None:
     assert two_ranks.run("buffers", broadcast=False) == pytest.approx([0.19, 0.38])
 
 
+def test_buffers_of_all_kinds(two_ranks: Ranks) -> None:
+    two_ranks.run("copies.buffers")
+
+
+def test_a_step_copies_each_bucket_once_and_all_buffers_together(two_ranks: Ranks) -> None:
+    for copies, num_calls, num_buckets in two_ranks.run("copies.calls"):
+        assert copies == {"buffers": 1, "gradients": num_buckets}
+        assert num_calls == num_buckets + 1
+
+
+def test_hooks_after_those_of_the_wrapper(two_ranks: Ranks) -> None:
+    two_ranks.run("copies.later_hooks")
+
+
 def test_state_has_the_names_of_the_module(two_ranks: Ranks) -> None:
     assert two_ranks.run("states")[0] == ["weight", "bias"]
 

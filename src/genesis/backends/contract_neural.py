@@ -48,6 +48,7 @@ __all__ = [
     "conv_prepack",
     "conv_prepacked",
     "conv_weight_grad",
+    "copy_all_into",
     "embedding_backward",
     "group_norm",
     "group_norm_backward",
@@ -168,6 +169,8 @@ def nll_loss_backward(grad: Handle, shape: Shape, target: Handle, weight: Handle
 def sgd_step(params: Sequence[Handle], grads: Sequence[Handle], buffers: Sequence[Handle] | None, options: SGDOptions, first: bool, inputs: StepInputs[Handle] = StepInputs()) -> None: """buffers: one per parameter, or None without momentum; first: the buffers are empty and take the gradient."""; ...
 @op(in_place=("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "step"), unreplayable="takes an optimizer's step")
 def adam_step(params: Sequence[Handle], grads: Sequence[Handle], exp_avgs: Sequence[Handle], exp_avg_sqs: Sequence[Handle], max_exp_avg_sqs: Sequence[Handle] | None, step: Handle | Number, options: AdamOptions, inputs: StepInputs[Handle] = StepInputs()) -> None: """step counts from 1; a 0-d int64 array holds the number of steps before, and grows by 1."""; ...
+@op(in_place=("targets",))
+def copy_all_into(targets: Sequence[Handle], sources: Sequence[Handle]) -> None: """In place: each target takes the values of its source, of equal shape; no source shows a target's memory."""; ...
 @op(in_place=("arrays",))
 def scale_into(arrays: Sequence[Handle], factor: Handle | Number) -> None: """In place: each array times one number or 0-d array."""; ...
 @op(accumulates=True)

@@ -28,7 +28,7 @@ def also(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         return function(*args, **_renamed(function.__name__, kwargs, names))  # type: ignore[arg-type]
             return function(*args, **kwargs)
 
-        wrappers.add(call.__code__)
+        wrappers.add(call.__code__)  # type: ignore[attr-defined]
         vars(call)["also"] = names
         return call
 

@@ -44,7 +44,7 @@ def modes_of(own: Mapping[str, Hashable]) -> tuple[object, ...]:
     return (
         dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, own["recording"], own["folding"],
         own["unsynced"],
-        None if autocast is None else casts_key(autocast),  # type: ignore[arg-type]  # state's, without its type
+        None if autocast is None else casts_key(autocast),
     )  # fmt: skip
 
 

@@ -75,6 +75,10 @@ def _flat(arrays: Sequence[Tensor]) -> list[Tensor]:
     return [array if array.is_contiguous() else array.as_strided((array.numel(),), (1,)) for array in arrays]
 
 
+def copy_all_into(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    torch._foreach_copy_(list(targets), list(sources))
+
+
 def scale_into(arrays: Sequence[Tensor], factor: Operand) -> None:
     torch._foreach_mul_(list(arrays), factor)
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from genesis.distributed.group import ProcessGroup
 from genesis.distributed.transport import ReduceOp, Work
 from genesis.dtypes import DType
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, ops
 from genesis.nn.parameter import Parameter
 from genesis.shapes import Shape
+from genesis.tensor import Tensor
 
 _ALIGNMENT = 64  # bytes: vectorized kernels read from such addresses
 _FIRST = 1 << 20  # bytes of the first bucket: the sooner the first call starts, the more of them is hidden
@@ -52,6 +53,8 @@ class Bucket:
             for place, start in zip(places, starts, strict=True)
         ]
         self.num_missing = len(places)
+        self._grads: list[Tensor | None] = []  # of this pass, until gather()
+        self._is_whole = False
         self._work: Work | None = None
         self._sent: NDArray | None = None
 
@@ -62,6 +65,31 @@ class Bucket:
     def begin(self) -> None:
         """A backward pass begins."""
         self.num_missing, self._work = len(self.numbers), None
+        self._grads, self._is_whole = [None] * len(self.numbers), False
+
+    def take(self, position: int, grad: Tensor | None) -> None:
+        """A parameter has its gradient, which a hook after DistributedDataParallel's may still replace."""
+        self._grads[position] = grad
+        self.num_missing -= 1
+
+    def gather(self, parameters: Sequence[Parameter]) -> None:
+        """Make the gradients views of the bucket: all that lie elsewhere are copied in one call."""
+        if self._is_whole:
+            return
+        apart: list[tuple[Parameter, Tensor, NDArray]] = []
+        for number, grad, view in zip(self.numbers, self._grads, self.views, strict=True):
+            parameter = parameters[number]
+            found = parameter.grad if grad is None else grad
+            if found is None:
+                view.copy_into(0)
+            elif found.array is not view:
+                apart.append((parameter, found, view))
+        if apart:
+            ops.copy_all_into([view for _, _, view in apart], [grad.array for _, grad, _ in apart])
+        for parameter, grad, view in apart:
+            if parameter.grad is grad:
+                parameter.grad = Tensor(view)
+        self._grads, self._is_whole = [None] * len(self.numbers), True
 
     def pack(self, unused: Sequence[int], dtype: DType | None, failed: bool = False) -> NDArray:
         """Fill the bucket with what is to be sent.

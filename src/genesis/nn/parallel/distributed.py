@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NoReturn
@@ -12,8 +13,10 @@ from genesis.autograd.modes import is_grad_enabled, state
 from genesis.distributed.group import ProcessGroup, require
 from genesis.errors import DTypeError, GraphError, describe
 from genesis.ndarray import NDArray
+from genesis.ndarray.capturing import capture_of
 from genesis.nn.module import Module
 from genesis.nn.modules.sync_batchnorm import SyncBatchNorm
+from genesis.nn.parallel.coalesced import Coalesced, coalesced
 from genesis.nn.parallel.reducer import Reducer
 from genesis.nn.parameter import Parameter
 from genesis.nn.state import IncompatibleKeys, Loading, Metadata
@@ -77,6 +80,8 @@ class DistributedDataParallel(Module):
         self._reducer: Reducer | None = None
         self._known: list[tuple[Parameter, object]] = []
         self._order: list[str] = []  # for the next buckets
+        self._sources: list[NDArray] = []  # as they were last broadcast, by these:
+        self._coalesced: list[Coalesced] = []
         self._begin(self._present())
 
     def forward(self, *args: object, **kwargs: object) -> Tensor:
@@ -190,7 +195,7 @@ class DistributedDataParallel(Module):
         if self._reducer.is_on:
             self._reducer.reorder()
             if self.broadcast_buffers:
-                self._broadcast(list(self.module.buffers()))
+                self._broadcast_buffers()
 
     def _begin(self, present: list[tuple[Parameter, object]]) -> None:
         """Compare the ranks' modules, take up rank 0's values, and fill buckets."""
@@ -203,7 +208,8 @@ class DistributedDataParallel(Module):
         elements = sum(tensor.array.numel for tensor in tensors)
         text = f"{len(named)} parameters and {elements} elements, names and shapes {digest}"
         self._group.agree(self._group.call("DistributedDataParallel", text)._replace(checked=True))
-        self._broadcast(tensors)
+        for part in coalesced([tensor.array for tensor in tensors]):
+            part.broadcast(self._group)
         # Where ranks use different parameters, their buckets fill at different times: calls that backward makes besides
         # would meet others.
         find = self.find_unused_parameters
@@ -212,35 +218,22 @@ class DistributedDataParallel(Module):
         order = [numbers[name] for name in self._order] if self._order and set(self._order) == set(numbers) else []
         self._order = []
         self._reducer = Reducer(self._group, named, self._most_bytes, find, self._dtype, waits, order)
-        self._known = present
+        self._known, self._sources = present, []
 
-    def _broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Take over rank 0's values: one call for each dtype and device."""
-        groups: dict[object, list[NDArray]] = {}
-        for tensor in tensors:
-            if tensor.array.numel:
-                groups.setdefault((tensor.array.dtype, tensor.array.device), []).append(tensor.array)
-        for arrays in groups.values():
-            self._broadcast_arrays(arrays)
-
-    def _broadcast_arrays(self, arrays: Sequence[NDArray]) -> None:
-        flat = NDArray.empty((sum(array.numel for array in arrays),), arrays[0].dtype, arrays[0].device)
-        views, start = [], 0
-        for array in arrays:
-            views.append(flat.narrow(0, start, array.numel).reshape(array.shape))
-            start += array.numel
-        if self._group.rank == 0:
-            for array, view in zip(arrays, views, strict=True):
-                view.copy_into(array)
-        self._group.repeated(self._broadcast_flat, [flat])
-        if self._group.rank:
-            for array, view in zip(arrays, views, strict=True):
-                array.copy_into(view)
-
-    def _broadcast_flat(self, arrays: Sequence[NDArray]) -> None:
-        (flat,) = arrays
-        call = self._group.call("DistributedDataParallel", "parameters and buffers", checked=False)
-        self._group.transport(flat.device).broadcast(call, flat, 0).wait()
+    def _broadcast_buffers(self) -> None:
+        """Take over rank 0's buffers, in memory that is kept for the next time."""
+        assert self._reducer is not None
+        arrays = [buffer.array for buffer in self.module.buffers()]
+        if len(arrays) == len(self._sources) and all(map(operator.is_, arrays, self._sources)):
+            parts = self._coalesced
+        else:
+            parts = coalesced(arrays)
+            # Memory of a recorded or captured run is that run's own.
+            if state.watcher is None and all(capture_of(array.device) is None for array in arrays):
+                self._sources, self._coalesced = arrays, parts
+                self._reducer.beside = [array for part in parts for array in part.arrays]
+        for part in parts:
+            part.broadcast(self._group)
 
 
 class _Unsynced:

@@ -50,6 +50,9 @@ class Reducer:
         dtype: in which gradients are sent; None: in their own.
         waits: send nothing before backward has ended.
         order: the parameters' numbers as backward makes their gradients, if that is known already.
+
+    Attributes:
+        beside: memory that other calls of the step use in each pass.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Reducer:
         self.group, self._most_bytes, self._find_unused, self._dtype = group, most_bytes, find_unused, dtype
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
         self.is_on = True
+        self.beside: list[NDArray] = []
         self._backward: object = None  # the pass that the buckets are at
         self._next = 0  # the bucket to be sent
         self._arrived: list[int] = []  # in this backward pass, in their order
@@ -116,8 +120,8 @@ class Reducer:
 
     @property
     def arrays(self) -> list[NDArray]:
-        """The buckets' memory, in all the ways in which it is used."""
-        return [array for bucket in self.buckets for array in bucket.arrays]
+        """The memory that lasts, in all the ways in which it is used."""
+        return [*[array for bucket in self.buckets for array in bucket.arrays], *self.beside]
 
     def view_of(self, number: int) -> NDArray:
         index, position = self._place[number]
@@ -133,10 +137,11 @@ class Reducer:
             self._begin()
         index, position = self._place[number]
         bucket = self.buckets[index]
-        assert parameter.grad is not None
-        self._put(parameter, bucket, position)
+        bucket.take(position, parameter.grad)
         self._arrived.append(number)
-        bucket.num_missing -= 1
+        if bucket.num_missing:
+            return
+        bucket.gather(self.parameters)
         while not self._waits and self._next < len(self.buckets) and not self.buckets[self._next].num_missing:
             self._send()
 
@@ -196,23 +201,13 @@ class Reducer:
         self.buckets[index].start(self.group, index, sent[0])
         self._next = index + 1
 
-    def _put(self, parameter: Tensor, bucket: Bucket, position: int) -> None:
-        """Make the gradient a view of the bucket."""
-        view = bucket.views[position]
-        if parameter.grad is None:
-            view.copy_into(0)
-        elif parameter.grad.array is not view:
-            view.copy_into(parameter.grad.array)
-            parameter.grad = Tensor(view)
-
     def _finish(self) -> None:
         """Backward has ended: send what is left, and wait for the means."""
         arrived = set(self._arrived)
         while self._next < len(self.buckets):
             bucket = self.buckets[self._next]
             unused = [position for position, number in enumerate(bucket.numbers) if number not in arrived]
-            for position in unused:
-                self._put(self.parameters[bucket.numbers[position]], bucket, position)
+            bucket.gather(self.parameters)
             self._send(unused)
         self._repeated(self._close)
         for bucket in self.buckets:

@@ -193,6 +193,27 @@ def test_a_table_is_kept_and_follows_the_addresses(cuda: Backend, put: Put, get:
     check(others, [x * 0.25 for x in arrays()], get)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.int64, torch.bool], ids=str)
+def test_copy_all_into(cuda: Backend, put: Put, get: Get, dtype: torch.dtype) -> None:
+    """Arrays of equal layouts go together, others by themselves: of another dtype or order, expanded, or with gaps."""
+    sources = [x.to(dtype) for x in arrays(seed=3)]
+    others = [
+        torch.randn(3, 4).double(),
+        torch.randn(4, 3).T,
+        torch.randn(3, 1).expand(3, 4),
+        torch.randn(3, 8)[:, ::2],
+    ]
+    sources += [others[0], *(x.to(dtype) for x in others[1:])]
+    targets = [torch.zeros(x.shape, dtype=dtype) for x in sources]
+    base = put(torch.zeros(40, dtype=dtype))
+    held = [*map(put, targets), cuda.view(base, (3, 4), (4, 1), 1), cuda.view(base, (3, 4), (8, 2), 16)]
+    given = [*map(put, sources), put(sources[3]), put(sources[3])]
+    cuda.copy_all_into(held, given)
+    for target, source in zip(held, [*sources, sources[3], sources[3]], strict=True):
+        assert torch.equal(get(target), source.to(dtype))
+    assert get(base).double().sum() == 2 * sources[3].double().sum()  # nothing between them was written
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_scale_into(cuda: Backend, put: Put, get: Get, dtype: torch.dtype) -> None:
     for factor in (0.375, torch.tensor(0.375)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,13 +21,14 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import TRITON_NAMES, launch
+from genesis.backends.cuda.ops.optimizer.kernels import copies
 from genesis.backends.cuda.ops.optimizer.kernels import steps as kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import Number
 from genesis.backends.cuda.ops.reduction.launch import accumulator
 from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.runtime import array, capturing, streams
-from genesis.backends.cuda.runtime.array import DeviceArray
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout
 from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType
 from genesis.records import AdamOptions, SGDOptions, StepInputs
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 _BLOCK = 2048
+_ELEMENTS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # by their bytes, to copy those of any dtype
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -76,7 +79,35 @@ def adam_step(
         group.launch(kernels._adam_kernel, there, (*numbers, *corrected), flags)
 
 
-# --- scaling and norms ------------------------------------------------------------------------------------------------
+# --- copies, scaling and norms ----------------------------------------------------------------------------------------
+def copy_all_into(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]) -> None:
+    pairs: dict[int, list[tuple[int, int, int]]] = {}  # by the size of an element: two addresses, and how many bytes
+    for target, source in zip(targets, sources, strict=True):
+        layout = target.layout
+        if layout.num_bytes and _is_dense(layout) and (layout is source.layout or _is_alike(target, source)):
+            found = target.data_pointer, source.data_pointer, layout.num_bytes
+            pairs.setdefault(layout.dtype.itemsize, []).append(found)
+        else:
+            storage.copy_into(target, source)
+    for itemsize, each in pairs.items():
+        device = targets[0].device_index
+        into, out_of, num_bytes = zip(*each, strict=True)
+        sizes = num_bytes if itemsize == 1 else tuple([number // itemsize for number in num_bytes])
+        table = _table_of((into, out_of), sizes, device, streams.current_handle(device))
+        aligned = functools.reduce(operator.or_, into + out_of) % 16 == 0
+        flags = {"DTYPE": _ELEMENTS[itemsize], "ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
+        launch(copies._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(each), **flags)
+
+
+def _is_alike(target: DeviceArray, source: DeviceArray) -> bool:
+    return target.dtype is source.dtype and equivalent(target.shape, target.strides, source.strides)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_dense(layout: Layout) -> bool:
+    return is_dense(layout)
+
+
 def scale_into(arrays: Sequence[DeviceArray], factor: DeviceArray | Number) -> None:
     pointer = factor if isinstance(factor, DeviceArray) else None
     number = 1.0 if isinstance(factor, DeviceArray) else float(factor)

@@ -42,12 +42,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"needs {needed} NVIDIA GPU(s), found {num_gpus()}")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """What was collected and imported stays to the end, a million objects: each full collection, of which the tests ask
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays to the end, a million objects: each full collection, of which the tests ask
     for many and Python starts some, would look at them again for half a second."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 _MOST_KEPT = 1 << 30  # bytes

@@ -5,10 +5,13 @@ SHELL := /bin/sh
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 ARGS :=
+# Tests start a hundred interpreters: what one has compiled, the others need not compile again.
+unexport PYTHONDONTWRITEBYTECODE
 
 EXTRAS_demo := demo
 EXTRAS_test := cuda,demo,test
 EXTRAS_dev := cuda,demo,test,dev
+READY_test := $(or $(wildcard $(VENV)/.ready-dev),$(VENV)/.ready-test)
 
 .PHONY: help demo test test-isa check bench test-gpu clean
 .DELETE_ON_ERROR:
@@ -26,11 +29,11 @@ demo: $(VENV)/.ready-demo
 	@$(VENV)/bin/genesis demo $(ARGS)
 
 # One thread per worker: with more, the workers' threads wait for each other. --maxprocesses bounds the memory.
-test: $(VENV)/.ready-test
+test: $(READY_test)
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n auto --maxprocesses=8 --dist=worksteal $(ARGS)
 
 # Up to AVX2, up to AVX-512, and whatever oneDNN and PyTorch find. What the processor lacks is left out by itself.
-test-isa: $(VENV)/.ready-test
+test-isa: $(READY_test)
 	@set -e; for limit in "ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2" \
 	    "ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx512" ""; do \
 	    echo "== $${limit:-default}"; \
@@ -44,14 +47,14 @@ check: $(VENV)/.ready-dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest -q tests/test_layers.py tests/test_house.py tests/typing
 
-bench: $(VENV)/.ready-test
+bench: $(READY_test)
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(VENV)/bin/python $$script $(ARGS); done
 
 ifdef PYTHON
 test-gpu:
 	@PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu $(ARGS)
 else
-test-gpu: $(VENV)/.ready-test
+test-gpu: $(READY_test)
 	@$(VENV)/bin/python -m pytest -q -m gpu $(ARGS)
 endif
 

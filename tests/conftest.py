@@ -42,6 +42,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"needs {needed} NVIDIA GPU(s), found {num_gpus()}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays to the end, a million objects: each full collection, of which the tests ask
+    for many and Python starts some, would look at them again for half a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
 _MOST_KEPT = 1 << 30  # bytes
 _needed = 0  # of memory, when last collected
 

@@ -21,7 +21,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch.strides import is_dense
 from genesis.backends.cuda.launch.triton import TRITON_NAMES, launch
-from genesis.backends.cuda.ops.optimizer.kernels import copies
+from genesis.backends.cuda.ops.optimizer.kernels import copying
 from genesis.backends.cuda.ops.optimizer.kernels import steps as kernels
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import Number
@@ -96,7 +96,7 @@ def copy_all_into(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]
         table = _table_of((into, out_of), sizes, device, streams.current_handle(device))
         aligned = functools.reduce(operator.or_, into + out_of) % 16 == 0
         flags = {"DTYPE": _ELEMENTS[itemsize], "ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
-        launch(copies._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(each), **flags)
+        launch(copying._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(each), **flags)
 
 
 def _is_alike(target: DeviceArray, source: DeviceArray) -> bool:

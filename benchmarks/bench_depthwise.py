@@ -294,9 +294,10 @@ def measure(
     """both_layouts: PyTorch in channels-last and in its own layout, whichever is faster."""
     began, problem = time.monotonic(), case.problem
     sets = [Data(case, device, seed) for seed in range(max(1, min(_MOST_SETS, int(_ROTATED_BYTES // problem.bytes))))]
-    torch.backends.cudnn.benchmark = False  # a search would take longer than the one call
-    expected = sets[0].torch(torch.float64)()
-    torch.backends.cudnn.benchmark = True
+    with torch.backends.cudnn.flags(benchmark=False):  # a search would take longer than the one call
+        expected = sets[0].torch(torch.float64)()
+    if device == "cuda":
+        torch.backends.cudnn.benchmark = True
     sides: dict[str, list[Callable[[], object]]] = {
         "copy": [lambda data=data: data.copy.copy_(data.copied) for data in sets],  # type: ignore[misc]
         "torch": [data.torch() for data in sets],

@@ -275,7 +275,7 @@ class Gloo:
         return None
 
     def _failure(self, call: Call, error: Exception) -> DistributedError:
-        """What a call has failed by; it is the last one."""
+        """The error that a call has failed by; it is the last one."""
         with self._failing:
             if self._failed is not None:
                 return self._after_failure(call)

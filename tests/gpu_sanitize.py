@@ -233,6 +233,7 @@ def run(names: list[str], num_seeds: int = 1) -> list[str]:
     """Run these ops and steps; what failed."""
     failures = []
     for name in names:
+        print(name, flush=True)  # a kernel's fault ends the process
         try:
             if name in STEPS:
                 STEPS[name]()

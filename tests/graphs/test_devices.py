@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import genesis
-from genesis import Tensor, nn, optim
+from genesis import Tensor, backends, nn, optim
 
 
 class Loop:
@@ -51,6 +53,26 @@ def test_a_step_without_arguments_is_replayed(device: str, returns: str) -> None
         assert numbers(compiled()) == numbers(theirs.step())
         assert numbers(list(ours.model.parameters())) == numbers(list(theirs.model.parameters()))
     assert compiled.num_replays == 3, "two calls to see the device and the code, one to record"
+
+
+@pytest.mark.usefixtures("cuda")
+def test_no_call_traces_what_ops_do() -> None:
+    """A backend compiles kernels when an op is first called: a minute for ResNet-50, several while it is traced."""
+    traces: list[object] = []
+
+    def around(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            traces.append(sys.getprofile())
+            return function(*args, **kwargs)
+
+        return run
+
+    loop = Loop("cuda", "loss")
+    compiled = genesis.compile(loop.step)
+    with backends.use("cuda", backends.get("cuda").wrapped(around)):
+        for _ in range(3):
+            compiled()
+    assert set(traces) == {None}
 
 
 class Drawn(nn.Module):

@@ -31,6 +31,11 @@ def get(device_type: str) -> Backend:
     return _plain[device_type]
 
 
+def loaded() -> dict[str, Backend]:
+    """The backends that have been used, by the type of their device."""
+    return dict(_plain)
+
+
 def manual_seed(seed: int) -> None:
     """Seed the generators of every backend, also of those that are loaded later."""
     global _seed

@@ -173,7 +173,7 @@ class Compiled(abc.ABC):
         if self._is_homeless or state.observer is not None or state.watcher is not None:
             return self.target(*args, **kwargs)
         trace = Trace()
-        with _new_casts(), trace.runs(), watched(trace):
+        with _new_casts(), _untraced(backends.loaded()), trace.runs(), watched(trace):
             result = self.target(*args, **kwargs)
         try:
             devices = {tensor.array.device for tensor in self._in_reach((args, kwargs), trace.executed)} - {CPU}
@@ -258,9 +258,7 @@ class Compiled(abc.ABC):
         while len(self._entries) >= self.max_recordings:
             self._entries.pop(next(iter(self._entries)))
         trace = Trace()
-        device = run.device.type  # its backend may import, or generate code, when an op is first called
-        quiet = contextlib.nullcontext() if device == "cpu" else backends.use(device, run.backend.wrapped(untraced))
-        with _new_casts(), quiet, trace.runs(), watched(trace):
+        with _new_casts(), _untraced({run.device.type: run.backend}), trace.runs(), watched(trace):
             result = run()
         self._entries[kind] = entry = self._new_entry(run, trace.executed)
         entry.signature = signature_of(run.tensors)
@@ -405,6 +403,16 @@ def _is_listened_to(device: Device) -> bool:
     if state.observer is not None or state.watcher is not None:
         return True
     return state.autocast is not None if device is CPU else capture_of(device) is not None
+
+
+@contextlib.contextmanager
+def _untraced(of: Mapping[str, backends.Backend]) -> Iterator[None]:
+    """Inside, these backends, by the type of their device, run untraced: they compile kernels in an op's first call."""
+    with contextlib.ExitStack() as stack:
+        for device, backend in of.items():
+            if device != "cpu":
+                stack.enter_context(backends.use(device, backend.wrapped(untraced)))
+        yield
 
 
 @contextlib.contextmanager

@@ -69,13 +69,14 @@ def test_a_short_time_on_empty_caches_tunes_every_convolution(tmp_path: Path, mo
 
         few = genesis.tune(timed, x, budget=10)
         assert time.monotonic() - began[0] < 11 + 2, "the first gradients, which come before the budget, included"
-        for budget in (20, 60):  # the longer one where other tests keep processors and GPU busy
+        for budget in (20, 100):  # the longer one where other tests keep processors and GPU busy
             engine.forget()
             report = genesis.tune(model, x, budget=budget)
             if report.num_left == 0:
                 break
         assert report.num_left == 0
-        assert budget == 60 or 0 < len(few) < len(report)
+        assert budget == 100 or len(few) > 0
+        assert len(few) + few.num_left == len(report)
         convolutions = [each for each in report.outcomes if isinstance(each.problem, ConvProblem)]
         assert 0 < len(convolutions) < len(report)  # the last layer is a product
         assert all(each.error <= error_bound(each.problem) for each in convolutions)

@@ -278,6 +278,20 @@ def test_index_out_of_range(beside: Beside, op: str, args: Any, message: str) ->
     beside.cuda.synchronize()  # said once
 
 
+def test_index_out_of_range_in_several_kernels(beside: Beside) -> None:
+    """The first is found while others, which find the same, are on their way."""
+    x, index, source = map(beside.put, (sample(3), torch.tensor([3]), sample(1)))
+
+    def run() -> None:
+        for _ in range(1000):
+            beside.cuda.scatter_add(x, 0, index, source)
+
+    for _ in range(3):
+        with pytest.raises(IndexError, match="scatter_add: index 3 is out of range"):
+            run()
+        beside.cuda.synchronize()  # said once
+
+
 @pytest.mark.parametrize("shape", [(), (3, 4), (0, 3)], ids=str)
 def test_refuse(beside: Beside, shape: tuple[int, ...]) -> None:
     wrong = torch.zeros(shape, dtype=torch.bool)

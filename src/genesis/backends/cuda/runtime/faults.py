@@ -14,7 +14,8 @@ import numpy as np
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.runtime import memory
+from genesis.backends.cuda.driver.current import current_handle
+from genesis.backends.cuda.runtime import capturing, memory
 from genesis.backends.cuda.runtime.array import DeviceArray, OwnedStorage
 from genesis.dtypes import HostArray
 
@@ -53,6 +54,9 @@ def check(device: int) -> None:
     """Raise what kernels that are done have found. Raises: IndexError, ValueError."""
     found = _reports.get(device)
     if found is not None and found[0][0]:
+        stream = current_handle(device)
+        if stream not in capturing.underway:  # what it was given since, as by an op of two kernels, reports the same
+            driver.get().synchronize_stream(device, stream)
         code, index, size = (int(word) for word in found[0])
         found[0][:] = 0
         if code < 0:

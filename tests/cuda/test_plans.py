@@ -75,7 +75,6 @@ def test_a_short_time_on_empty_caches_tunes_every_convolution(tmp_path: Path, mo
             if report.num_left == 0:
                 break
         assert report.num_left == 0
-        assert budget == 100 or len(few) > 0
         assert len(few) + few.num_left == len(report)
         convolutions = [each for each in report.outcomes if isinstance(each.problem, ConvProblem)]
         assert 0 < len(convolutions) < len(report)  # the last layer is a product

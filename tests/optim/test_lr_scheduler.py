@@ -159,6 +159,35 @@ def test_sequences_nest(outside: str) -> None:
         whole.step()
 
 
+@pytest.mark.parametrize("name", [*SCHEDULES, "ReduceLROnPlateau", "ReduceLROnPlateau each"])
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_a_group_that_is_added_later(name: str) -> None:
+    """The rates are PyTorch's; where PyTorch's zip() fails, or a key is missing, the error says what to do."""
+    low = [0.01, 0.001] if name.endswith("each") else 0.01
+    plateau = dict.fromkeys(
+        ("ReduceLROnPlateau", "ReduceLROnPlateau each"), lambda m, o: m.ReduceLROnPlateau(o, patience=0, min_lr=low)
+    )
+    ours, theirs = optimizers()
+    make = (SCHEDULES | plateau)[name]
+    mine, other = make(lr_scheduler, ours), make(torch.optim.lr_scheduler, theirs)
+    metric = (1.0,) if name in plateau else ()
+    mine.step(*metric)
+    other.step(*metric)
+    ours.add_param_group({"params": [genesis.zeros(1, requires_grad=True)], "lr": 0.3})
+    theirs.add_param_group({"params": [torch.zeros(1, requires_grad=True)], "lr": 0.3})
+    for _ in range(55):
+        try:
+            other.step(*metric)
+        except (ValueError, KeyError, RuntimeError):
+            before = repr((mine.state_dict(), ours.param_groups))
+            with pytest.raises(ValueError, match="expected the 2 parameter groups .*, got 3 groups; make a new"):
+                mine.step(*metric)
+            assert repr((mine.state_dict(), ours.param_groups)) == before
+            return
+        mine.step(*metric)
+        same(ours, theirs)
+
+
 METRICS = [5, 4, 3, 3, 3, 3, 2.99999, 3, 3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, math.nan, 1, 1, 1, 1, 0.1, 1, 1, 1, 1]
 
 

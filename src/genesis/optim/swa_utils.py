@@ -261,6 +261,7 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> Rates:
+        self._one_per_group([group for group in self.optimizer.param_groups if "swa_lr" in group])
         step = self._step_count - 1
         if self.anneal_epochs == 0:
             step = max(1, step)

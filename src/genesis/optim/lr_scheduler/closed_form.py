@@ -126,7 +126,8 @@ class LambdaLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> Rates:
-        return [rate * function(self.last_epoch) for function, rate in zip(self.lr_lambdas, self.base_lrs, strict=True)]
+        rates = self._one_per_group(self.base_lrs)
+        return [rate * function(self.last_epoch) for function, rate in zip(self.lr_lambdas, rates, strict=True)]
 
     def _first_lr(self) -> Rates:
         return self.get_lr()
@@ -166,7 +167,8 @@ class MultiplicativeLR(LRScheduler):
     def get_lr(self) -> Rates:
         if self._is_initial:
             return self._present()
-        return [rate * factor(self.last_epoch) for factor, rate in zip(self.lr_lambdas, self._present(), strict=True)]
+        factors = self._one_per_group(self.lr_lambdas)
+        return [rate * factor(self.last_epoch) for factor, rate in zip(factors, self._present(), strict=True)]
 
     def state_dict(self) -> StateDict:
         return super().state_dict() | {"lr_lambdas": [None] * len(self.lr_lambdas)}
@@ -323,9 +325,8 @@ class CosineAnnealingLR(LRScheduler):
             return self._present()
         if (self.last_epoch - 1 - self.T_max) % (2 * self.T_max) == 0:  # the step after the lowest point
             rise = (1 - math.cos(math.pi / self.T_max)) / 2
-            return [
-                rate + (base - self.eta_min) * rise for rate, base in zip(self._present(), self.base_lrs, strict=True)
-            ]
+            starts = self._one_per_group(self.base_lrs)
+            return [rate + (base - self.eta_min) * rise for rate, base in zip(self._present(), starts, strict=True)]
         now = 1 + math.cos(math.pi * self.last_epoch / self.T_max)
         before = 1 + math.cos(math.pi * (self.last_epoch - 1) / self.T_max)
         return [now / before * (rate - self.eta_min) + self.eta_min for rate in self._present()]

@@ -126,6 +126,7 @@ class CyclicLR(LRScheduler):
         return float(powers[self.mode])
 
     def get_lr(self) -> Rates:
+        self._one_per_group(self.max_lrs)
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         x = 1.0 + self.last_epoch / self.total_size - cycle
         height = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)

@@ -88,6 +88,7 @@ class OneCycleLR(LRScheduler):
     def get_lr(self) -> Rates:
         if self.last_epoch > self.total_steps:
             raise ValueError(f"OneCycleLR: step {self.last_epoch} is beyond the cycle's total_steps={self.total_steps}")
+        self._one_per_group([group for group in self.optimizer.param_groups if "max_lr" in group])
         phase, start = self._schedule_phases[0], 0.0
         for following in self._schedule_phases[1:]:
             if self.last_epoch > phase["end_step"]:

@@ -52,6 +52,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.mode, self.factor, self.patience, self.cooldown, self.eps = mode, factor, patience, cooldown, eps
         self.threshold, self.threshold_mode = threshold, threshold_mode
         self.min_lrs = per_group("ReduceLROnPlateau", "min_lr", optimizer, min_lr)
+        self.default_min_lr = None if isinstance(min_lr, list | tuple) else min_lr
         self.best = math.inf if mode == "min" else -math.inf
         self.cooldown_counter = self.num_bad_epochs = self.last_epoch = 0
         self._last_lr = self._present()
@@ -80,7 +81,10 @@ class ReduceLROnPlateau(LRScheduler):
         return sign * current < sign * bound
 
     def _reduce(self) -> None:
-        for group, present, low in zip(self.optimizer.param_groups, self._present(), self.min_lrs, strict=True):
+        if self.default_min_lr is not None:  # for groups that were added since, too
+            self.min_lrs = [self.default_min_lr] * len(self.optimizer.param_groups)
+        lowest = self._one_per_group(self.min_lrs)
+        for group, present, low in zip(self.optimizer.param_groups, self._present(), lowest, strict=True):
             rate = max(present * self.factor, low)
             if present - rate > self.eps:
                 group["lr"] = rate

@@ -113,7 +113,7 @@ class LRScheduler:
 
     def _set(self, rates: Rates) -> None:
         unrecordable("sets learning rates (a scheduler's step belongs after it)")
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self._one_per_group(rates), strict=True):
             group["lr"] = rate
         self._last_lr = self._present()
 
@@ -123,6 +123,15 @@ class LRScheduler:
 
     def _present(self) -> Rates:
         return [cast(float, as_number(group["lr"])) for group in self.optimizer.param_groups]
+
+    def _one_per_group(self, values: Sequence[T]) -> Sequence[T]:
+        """values, which were chosen for the groups that the optimizer had then: one for each that it has now."""
+        count = len(self.optimizer.param_groups)
+        if len(values) != count:
+            groups = f"the {len(values)} parameter group{'s' if len(values) != 1 else ''} that it had at the start"
+            found = f"{count} groups; make a new {type(self).__name__} after add_param_group"
+            raise ValueError(describe(type(self).__name__, "optimizer", groups, found))
+        return values
 
     def _scaled(self, factor: float) -> Rates:
         return [rate * factor for rate in self._present()]

@@ -180,7 +180,7 @@ def test_a_group_that_is_added_later(name: str) -> None:
             other.step(*metric)
         except (ValueError, KeyError, RuntimeError):
             before = repr((mine.state_dict(), ours.param_groups))
-            with pytest.raises(ValueError, match="expected the 2 parameter groups .*, got 3 groups; make a new"):
+            with pytest.raises(ValueError, match=r"expected the 2 parameter groups .*, got 3 groups; make a new"):
                 mine.step(*metric)
             assert repr((mine.state_dict(), ours.param_groups)) == before
             return

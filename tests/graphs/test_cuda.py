@@ -75,6 +75,12 @@ def test_a_change_between_steps(change: str, num_replays: int) -> None:
     assert_alike(Case("mlp", "momentum", "descend", ("", "", change, "")), num_replays + 2)
 
 
+@pytest.mark.parametrize("change", ["replaced_state", "replaced_array_of_state"])
+def test_a_change_of_states_with_other_entries(change: str) -> None:
+    """Adafactor's of matrices are rows and columns, those of biases are not."""
+    assert_alike(Case("mlp", "Adafactor", "descend", ("", "", change, "")), 4)
+
+
 @pytest.mark.parametrize("optimizer", [optim.RMSprop, optim.Rprop])
 def test_optimizers_whose_formula_has_no_count(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device counts; options are constants of the recording."""

@@ -185,6 +185,9 @@ def _describe_batch(optimizer: Optimizer, batch: Batch, conditions: Conditions) 
     name = conditions.name(optimizer)
     if any(state.keys() != first.keys() for state in batch.states):
         conditions.require(f"{name}.would_repeat({conditions.name(batch)})")
+        for state in batch.states:  # the state's tables are the same, but not what lies in them
+            tensors = [(key, entry) for key, entry in state.items() if isinstance(entry, Tensor)]
+            conditions.require_items(conditions.name(state), tensors)
         return
     for state in batch.states:
         entries = conditions.name(state)

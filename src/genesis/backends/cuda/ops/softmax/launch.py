@@ -1,4 +1,4 @@
-"""softmax and log_softmax along any dimension. Results keep the operand's order of memory."""
+"""softmax and log_softmax along any dimension. Results are row-major, as PyTorch's; gradients have their order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import apply, layout_like
 from genesis.backends.cuda.ops.reduction import launch as reduction
 from genesis.backends.cuda.ops.softmax import kernels
+from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.runtime import array
-from genesis.backends.cuda.runtime.array import DeviceArray, Layout
+from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
+from genesis.shapes import contiguous_strides
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -48,10 +50,16 @@ def log_softmax_backward(grad: Layout, y: Layout, dim: int) -> Rows:
 
 def _forward(op: str, x: Layout, dim: int, log: bool) -> Rows:
     array.require_float(op, x.dtype)
+    row_major = contiguous_strides(x.shape)
     if _is_long(x, dim):
         of_parts = kernels._log_softmax_of_parts_kernel if log else kernels._softmax_of_parts_kernel
-        return lambda x: apply(of_parts, x, *reduction.logsumexp_parts(x, dim), dtype=x.dtype)
-    return _rows(kernels._softmax_kernel, layout_like(x, x.dtype), (x,), dim, log)
+
+        def run(x: DeviceArray) -> DeviceArray:
+            x = x if x.strides == row_major else storage.copy(x, row_major)
+            return apply(of_parts, x, *reduction.logsumexp_parts(x, dim), dtype=x.dtype)
+
+        return run
+    return _rows(kernels._softmax_kernel, layout_of(x.shape, x.dtype, x.device_index, row_major), (x,), dim, log)
 
 
 def _backward(grad: Layout, y: Layout, dim: int, log: bool) -> Rows:

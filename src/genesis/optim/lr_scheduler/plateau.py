@@ -52,7 +52,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.mode, self.factor, self.patience, self.cooldown, self.eps = mode, factor, patience, cooldown, eps
         self.threshold, self.threshold_mode = threshold, threshold_mode
         self.min_lrs = per_group("ReduceLROnPlateau", "min_lr", optimizer, min_lr)
-        self.default_min_lr = None if isinstance(min_lr, list | tuple) else min_lr
+        self.default_min_lr = None if isinstance(min_lr, Sequence) else min_lr
         self.best = math.inf if mode == "min" else -math.inf
         self.cooldown_counter = self.num_bad_epochs = self.last_epoch = 0
         self._last_lr = self._present()

@@ -161,6 +161,7 @@ class Methods(Properties):
     arctan2 = F.atan2
     absolute = F.abs
     negative = F.neg
+    positive = F.positive
     subtract = F.sub
     multiply = F.mul
     divide = F.div
@@ -349,6 +350,7 @@ class Methods(Properties):
     __pow__ = F.pow
     __matmul__ = F.matmul
     __neg__ = F.neg
+    __pos__ = F.positive
     __abs__ = F.abs
     __invert__ = F.bitwise_not
     __and__ = __rand__ = F.bitwise_and

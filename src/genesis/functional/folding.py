@@ -188,4 +188,5 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
         raise DTypeError(describe("channel_shuffle", "groups", "an int", repr(groups)))
     if groups < 1 or shape[1] % groups:
         raise ShapeError(describe("channel_shuffle", "groups", f"a divisor of the {shape[1]} channels", groups))
-    return reshape(transpose(reshape(input, (shape[0], groups, shape[1] // groups, *shape[2:])), 1, 2), shape)
+    parts = transpose(reshape(input, (shape[0], groups, shape[1] // groups, *shape[2:])), 1, 2)
+    return reshape(parts, shape) if 1 < groups < shape[1] else reshape(parts, shape).clone()  # which may be a view

@@ -353,8 +353,8 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 
 def ravel(input: Tensor) -> Tensor:
-    """All elements in one dimension: a view if the strides allow one. See `F.reshape`."""
-    return reshape(input, (-1,))
+    """All elements in one dimension: a view of a contiguous tensor, a copy of others. See `F.reshape`."""
+    return reshape(input.contiguous(), (-1,))
 
 
 @also(axis="dim")
@@ -395,7 +395,9 @@ def repeat_interleave(
     wide.insert(dim + 1, repeats)
     wide_input = expand(unsqueeze(input, dim + 1), wide)
     wide[dim : dim + 2] = [size * repeats]
-    return reshape(wide_input, wide)
+    repeated = reshape(wide_input, wide)
+    is_view = shapes.view_strides(wide_input.array.shape, wide_input.array.strides, wide) is not None
+    return repeated.clone() if is_view else repeated
 
 
 def _positions_repeated(input: Tensor, repeats: Tensor, output_size: int | None) -> Tensor:

@@ -12,8 +12,8 @@ from genesis.functional.elementwise import pow as power
 from genesis.ndarray import NDArray
 
 __all__ = [
-    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "round", "rsqrt",
-    "sign", "sin", "sqrt", "square",
+    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "positive", "reciprocal", "round",
+    "rsqrt", "sign", "sin", "sqrt", "square",
 ]  # fmt: skip
 
 
@@ -31,6 +31,22 @@ def neg(input: Tensor) -> Tensor:
     if input.array.dtype.name == "bool":
         raise DTypeError(describe("neg", "input", "numbers; for bool tensors use ~ or logical_not", "bool"))
     return Neg.apply(input)
+
+
+def positive(input: Tensor) -> Tensor:
+    """+input: the tensor itself.
+
+    Args:
+        input: any shape, numbers.
+    Returns: input.
+    Raises: DTypeError: input is bool.
+    Grad: input.
+    Example: >>> F.positive(genesis.tensor([1.0, -2.0])).tolist()
+    [1.0, -2.0]
+    """
+    if input.array.dtype.name == "bool":
+        raise DTypeError(describe("positive", "input", "numbers", "bool"))
+    return input
 
 
 class Neg(ElementwiseFunction):

@@ -317,8 +317,11 @@ def test_masked_fill(beside: Beside, dtype: torch.dtype) -> None:
     beside("masked_fill", sample(0, 3, dtype=dtype), sample(0, 3, dtype=torch.bool), 1)
 
 
-def test_masked_fill_keeps_the_order_of_its_input(cuda: Backend, put: Any) -> None:
-    assert cuda.masked_fill(put(sample(4, 3).t()), put(sample(3, 4) > 0), 2.0).strides == (1, 3)
+def test_order_of_masked_fill(cuda: Backend, put: Any) -> None:
+    """Channels stay last; what `view` could not flatten becomes row-major."""
+    last = put(sample(2, 5, 4, 3).permute(0, 3, 1, 2))
+    assert cuda.masked_fill(last, put(sample(2, 3, 5, 4) > 0), 2.0).strides == last.strides == (60, 1, 12, 3)
+    assert cuda.masked_fill(put(sample(4, 3).t()), put(sample(3, 4) > 0), 2.0).strides == (4, 1)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16, torch.int8], ids=str)

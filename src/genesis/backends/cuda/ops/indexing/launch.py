@@ -333,7 +333,7 @@ def _add_positions(op: str, positions: DeviceArray, index: DeviceArray, step: in
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 def masked_fill(x: DeviceArray, mask: DeviceArray, value: Number) -> DeviceArray:
-    return apply(kernels._masked_fill_kernel, x, mask, storage.converted(value, x.dtype))
+    return storage.viewable(apply(kernels._masked_fill_kernel, x, mask, storage.converted(value, x.dtype)))
 
 
 def nonzero(x: DeviceArray) -> DeviceArray:
@@ -385,7 +385,8 @@ def _like(x: DeviceArray, shape: Shape) -> DeviceArray:
     if not channels_innermost(x.shape, x.strides):
         return array.empty(shape, x.dtype, x.device_index)
     order = sorted(range(len(shape)), key=lambda dim: -x.strides[dim])
-    return array.empty(shape, x.dtype, x.device_index, strides_in_order(shape, order))
+    strides = strides_in_order(shape, order)
+    return array.empty(shape, x.dtype, x.device_index, strides if channels_innermost(shape, strides) else None)
 
 
 def _contiguous(x: DeviceArray) -> DeviceArray:

@@ -209,7 +209,7 @@ def batch_norm(
     running_var: DeviceArray | None, training: bool, momentum: float, eps: float,
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:  # fmt: skip
     array.require_float("batch_norm", x.dtype)
-    x, weight, bias = dense(x), contiguous(weight), contiguous(bias)
+    x, weight, bias = storage.viewable(dense(x)), contiguous(weight), contiguous(bias)
     own_mean, own_var = contiguous(running_mean), contiguous(running_var)
     if training:
         mean, inverse_std = statistics(x, own_mean, own_var, all_but_channels(x.shape), float(momentum), eps, True)

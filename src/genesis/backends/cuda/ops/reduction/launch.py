@@ -1,9 +1,12 @@
-"""Reductions over any dimensions, in any order of memory; walk.py says how. Results keep the order of what is kept."""
+"""Reductions over any dimensions, in any order of memory; reduction_grid.py says how.
+
+Results keep the order of what is kept, as far as `view` can flatten it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import RawLaunch
@@ -15,6 +18,7 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pointwise.launch import layout_like
 from genesis.backends.cuda.ops.reduction.kernels import moments as moments_kernels
 from genesis.backends.cuda.ops.reduction.kernels import reduction as kernels
+from genesis.backends.cuda.ops.storage import launch as storage
 from genesis.backends.cuda.runtime import array, streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
@@ -22,6 +26,8 @@ from genesis.shapes import Shape, reduced
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
+
+Reduce: TypeAlias = Callable[[DeviceArray], DeviceArray]
 
 
 # --- one value per row ------------------------------------------------------------------------------------------------
@@ -67,7 +73,7 @@ def any(x: DeviceArray, dims: Shape, keepdim: bool = False) -> DeviceArray:
 @planned
 def _reduce(
     op: str, x: Layout, dims: Shape, keepdim: bool, dtype: DType, test: bool = False, divide: bool = False
-) -> Callable[[DeviceArray], DeviceArray]:
+) -> Reduce:
     accumulate = dtypes.int32 if test else accumulator(dtype)
     identity = {
         "sum": 0,
@@ -99,11 +105,11 @@ def _reduce(
     result = _result(x, dims, keepdim, plan, dtype)
     if plan.num_splits == 1:
         last = launch_of(plan, result, x, divisor)
-        return in_one
+        return _viewable(in_one, result)
     parts = layout_of((plan.num_splits, plan.num_kept), accumulate, device)
     first = launch_of(plan, parts, x, None)
     last = launch_of(walk(parts, (0,), one_split=True), result, parts, divisor)
-    return in_two
+    return _viewable(in_two, result)
 
 
 # --- index of the extreme ---------------------------------------------------------------------------------------------
@@ -116,22 +122,23 @@ def argmin(x: DeviceArray, dim: int, keepdim: bool = False) -> DeviceArray:
 
 
 @planned
-def _arg(x: Layout, dim: int, keepdim: bool, least: bool) -> Callable[[DeviceArray], DeviceArray]:
+def _arg(x: Layout, dim: int, keepdim: bool, least: bool) -> Reduce:
     dims, accumulate = (dim,) if x.shape else (), accumulator(x.dtype)
     constants = {"LEAST": least, "LOWEST": _lowest(accumulate), "ACCUMULATE": COMPUTE[accumulate]}
     plan = walk(x, dims, tile=2048)
-    results = (_result(x, dims, keepdim, plan, dtypes.int64), None)
-    run = _of_pairs(kernels._arg_kernel, x, plan, results, (dtypes.int64, accumulate), constants, turned=True)
-    return lambda x: run(x)[0]
+    result = _result(x, dims, keepdim, plan, dtypes.int64)
+    run = _of_pairs(kernels._arg_kernel, x, plan, (result, None), (dtypes.int64, accumulate), constants, turned=True)
+    return _viewable(lambda x: run(x)[0], result)
 
 
 # --- two values per row -----------------------------------------------------------------------------------------------
 @planned
-def logsumexp(x: Layout, dims: Shape, keepdim: bool = False) -> Callable[[DeviceArray], DeviceArray]:
+def logsumexp(x: Layout, dims: Shape, keepdim: bool = False) -> Reduce:
     array.require_float("logsumexp", x.dtype)
     plan = walk(x, dims)
-    run = _logsumexp(x, plan, (_result(x, dims, keepdim, plan, x.dtype), None))
-    return lambda x: run(x)[0]
+    result = _result(x, dims, keepdim, plan, x.dtype)
+    run = _logsumexp(x, plan, (result, None))
+    return _viewable(lambda x: run(x)[0], result)
 
 
 @planned
@@ -215,7 +222,7 @@ def moments(x: Layout, plan: Walk) -> tuple[Layout, RawLaunch]:
 
 
 @planned
-def var(x: Layout, dims: Shape, correction: float, keepdim: bool = False) -> Callable[[DeviceArray], DeviceArray]:
+def var(x: Layout, dims: Shape, correction: float, keepdim: bool = False) -> Reduce:
     array.require_float("var", x.dtype)
     plan, device = walk(x, dims, least_tiles=MOMENTS), x.device_index
     result = _result(x, dims, keepdim, plan, x.dtype)
@@ -234,12 +241,12 @@ def var(x: Layout, dims: Shape, correction: float, keepdim: bool = False) -> Cal
         join(stream, out.data_pointer, *places)
         return out
 
-    return run
+    return _viewable(run, result)
 
 
 # --- running sums -----------------------------------------------------------------------------------------------------
 @planned
-def cumsum(x: Layout, dim: int) -> Callable[[DeviceArray], DeviceArray]:
+def cumsum(x: Layout, dim: int) -> Reduce:
     dtype, device = _total(x.dtype), x.device_index
     if not x.shape:
         return lambda x: sum(x, (), False)
@@ -259,14 +266,14 @@ def cumsum(x: Layout, dim: int) -> Callable[[DeviceArray], DeviceArray]:
     )  # fmt: skip
     add_up = into_new(launch, out)
     if sums is None:
-        return lambda x: add_up(x, None)
+        return _viewable(lambda x: add_up(x, None), out)
     constants = {"OP": "sum", "TEST": False, "IDENTITY": 0, "ACCUMULATE": COMPUTE[accumulate]}
     of_splits = prepare_raw(
         kernels._reduce_kernel, device, plan.grid, (sums, x), None, *plan.args, **constants, COMPUTE=COMPUTE[x.dtype],
         **plan.constants,
     )  # fmt: skip
     find = into_new(of_splits, sums)
-    return lambda x: add_up(x, find(x))
+    return _viewable(lambda x: add_up(x, find(x)), out)
 
 
 # --- what they share --------------------------------------------------------------------------------------------------
@@ -287,6 +294,11 @@ def _lowest(dtype: DType) -> float:
 
 def _highest(dtype: DType) -> float:
     return float("inf") if dtype.is_floating_point else (1 << (8 * dtype.itemsize - 1)) - 1
+
+
+def _viewable(run: Reduce, result: Layout) -> Reduce:
+    """run, or where its result lies in an order that `view` cannot flatten, run and a copy in row-major order."""
+    return run if storage.is_viewable(result) else lambda x: storage.viewable(run(x))
 
 
 def _result(x: Layout, dims: Shape, keepdim: bool, plan: Walk, dtype: DType) -> Layout:

@@ -51,7 +51,8 @@ def _by_rows(
         fill(values, indices, rows)
     back = sorted(range(len(order)), key=lambda i: order[i])
     values, indices = (
-        out.view(tuple(out.shape[i] for i in back), tuple(out.strides[i] for i in back), 0) for out in (values, indices)
+        storage.viewable(out.view(tuple(out.shape[i] for i in back), tuple(out.strides[i] for i in back), 0))
+        for out in (values, indices)
     )
     return values, indices
 

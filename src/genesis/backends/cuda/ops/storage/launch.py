@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -19,7 +20,7 @@ from genesis.backends.cuda.runtime import array, capturing, faults, memory, stre
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.backends.cuda.runtime.capture import outside
 from genesis.dtypes import DType, HostArray
-from genesis.shapes import Shape, contiguous_strides, is_contiguous
+from genesis.shapes import Shape, channels_innermost, contiguous_strides, equivalent, is_contiguous
 
 Integers: TypeAlias = "npt.NDArray[np.int64]"
 
@@ -76,6 +77,19 @@ def copy(x: DeviceArray, strides: Shape) -> DeviceArray:
     out = array.empty(x.shape, x.dtype, x.device_index, strides)
     copy_into(out, x)
     return out
+
+
+def viewable(x: DeviceArray) -> DeviceArray:
+    """x in an order that `view` can flatten, row-major or with its channels innermost; else a row-major copy.
+
+    For the results of ops that are row-major in PyTorch, and here in the order that their operand has.
+    """
+    return x if is_viewable(x._layout or x.layout) else copy(x, contiguous_strides(x.shape))
+
+
+@functools.cache
+def is_viewable(x: Layout) -> bool:
+    return equivalent(x.shape, x.strides, contiguous_strides(x.shape)) or channels_innermost(x.shape, x.strides)
 
 
 def copies(arrays: Sequence[DeviceArray], strides: Sequence[Shape]) -> tuple[DeviceArray, ...]:

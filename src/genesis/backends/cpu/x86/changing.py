@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from genesis.backends.contract import Shape
-from genesis.backends.cpu.x86 import choices, depthwise, direct, machine, winograd
+from genesis.backends.cpu.x86 import choices, depthwise, direct, machine, pages, winograd
 from genesis.backends.cpu.x86.choices import FORWARD, INPUT_GRAD, ConvBench, ConvChoice
 from genesis.backends.cpu.x86.packed import is_supported
 from genesis.backends.cpu.x86.plans import guess, planned, widths_of
@@ -131,21 +131,24 @@ class Repacked:
         self._widths = [each * self._lanes for each in widths_of(shape[1], wide)]
         self._parts = direct.parts_of(problem.weight_shape)
         self.job, self._by_tiles, self.scratch_bytes = planned(problem, wide, num_threads, algorithm)
+        per_pair = 16 if self._by_tiles else math.prod(problem.weight_shape[2:])
+        self._weight_floats = sum(self._widths) * problem.weight_shape[1] * per_pair
+        self._weight_bytes = pages.whole_lines(4 * self._weight_floats)
 
     def run(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        weight, bias = self.packed(weight, bias)
         y = x.new_empty_strided(self._shape, self._strides)
-        scratch = x.new_empty(self.scratch_bytes, dtype=torch.uint8)
-        place = 0 if bias is None else bias.data_ptr()
-        self.job.run(x.data_ptr(), weight.data_ptr(), y.data_ptr(), place, 0, scratch.data_ptr())
+        memory = pages.scratch(self._weight_bytes + self.scratch_bytes)
+        its_weight, bias = self.packed(weight, bias, memory[: self._weight_floats])
+        place, start = 0 if bias is None else bias.data_ptr(), memory.data_ptr()
+        self.job.run(x.data_ptr(), its_weight.data_ptr(), y.data_ptr(), place, 0, start + self._weight_bytes)
         return y
 
-    def packed(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Both as the kernels read them."""
+    def packed(self, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Both as the kernels read them; out: memory for the weight."""
         if self._is_depthwise:
-            packed = depthwise.packed(weight, self._lanes)
+            packed = depthwise.packed(weight, self._lanes, out)
         elif self._by_tiles:
-            packed = winograd.packed(weight, self._widths)
+            packed = winograd.packed(weight, self._widths, out)
         else:
-            packed = direct.packed(weight, self._widths, self._parts)
+            packed = direct.packed(weight, self._widths, self._parts, out)
         return packed, None if bias is None else torch.nn.functional.pad(bias, (0, -bias.shape[0] % self._lanes))

@@ -12,7 +12,7 @@ from torch import Tensor
 from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu.x86.driver import Job, Numbers, bounds, rows
 from genesis.backends.cpu.x86.micro import LINE, UNROLLED, Micro
-from genesis.backends.cpu.x86.problem import MOST_PIXELS, Kernels, Problem, balanced, split
+from genesis.backends.cpu.x86.problem import MOST_PIXELS, Kernels, Problem, balanced, laid_out, split
 
 _SUMMANDS = 256  # of a sum in a register
 _SUMS_BYTES = 24 << 10  # of y, to which the parts of a block are added: they stay in the innermost cache
@@ -207,14 +207,14 @@ def parts_of(weight_shape: Shape) -> list[int]:
     return parts
 
 
-def packed(weight: Tensor, widths: list[int], parts: list[int]) -> Tensor:
+def packed(weight: Tensor, widths: list[int], parts: list[int], out: Tensor | None = None) -> Tensor:
     """The weights of a block of k, of these widths, after those of another; in it, by part, r, s, c and k."""
     if len({*widths}) == len({*parts}) == 1 and sum(widths) == weight.shape[0]:  # one copy
         split_up = weight.unflatten(1, (len(parts), -1)).unflatten(0, (len(widths), -1))
-        return split_up.permute(0, 2, 4, 5, 3, 1).contiguous().view(-1)
+        return laid_out(split_up.permute(0, 2, 4, 5, 3, 1), out)
     padded = torch.nn.functional.pad(weight.permute(2, 3, 1, 0), (0, sum(widths) - weight.shape[0]))
     blocks = [part.reshape(-1) for block in padded.split(widths, 3) for part in block.split(parts, 2)]
-    return torch.cat(blocks)
+    return torch.cat(blocks, out=out)
 
 
 def unpacked(weights: Tensor, shape: Shape, widths: list[int], parts: list[int]) -> Tensor:

@@ -10,8 +10,9 @@ What is left is y = scale·x + (β − scale·mean) with scale = γ / √(var + 
 
     grad_x = scale·grad − scale/n · (Σ grad + x̂·Σ grad·x̂)        x̂ = (x − mean) / √(var + eps)
 
-at which torch's element-wise kernels are the fastest. The few numbers of the channels are numpy's business: its calls
-on them cost a third of torch's. Small arrays are brought into NCHW, which costs less than all this.
+Where there are kernels of our own, they do all this. Elsewhere torch's element-wise kernels are the fastest, and the
+few numbers of the channels are numpy's business: its calls on them cost a third of torch's; small arrays are brought
+into NCHW, which costs less than all this.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from torch import Tensor
 
 from genesis.backends.cpu import fused_activation
 from genesis.backends.cpu.x86 import channels as channel_kernels
-from genesis.backends.cpu.x86 import micro
+from genesis.backends.cpu.x86 import micro, statistics
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 aten = torch.ops.aten
 
 _LEAST_NUMBERS = 1 << 15  # of fewer, torch's kernels for NCHW are the faster ones, with the copies
-_SUMMANDS = channel_kernels.SUMMANDS
+_SUMMANDS = statistics.SUMMANDS
 
 
 Tensors: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]"
@@ -54,10 +55,12 @@ def normalize_and(
     weight, bias, running_mean, running_var = tensors
     training, momentum, eps = options
     is_ours = training and _is_ours(x, weight, bias, running_mean, running_var)
+    if is_ours and channel_kernels.is_supported(x) and _lie_dense(*tensors):
+        return _by_kernels(x, tensors, momentum, eps, residual, activation)
     if is_ours and _fills_rows(x):
         with _silently():
-            y, mean, inverse_std, is_done = _in_rows(x, tensors, momentum, eps, residual, activation)
-        return y if is_done else _finished(y, residual, activation), mean, inverse_std
+            y, mean, inverse_std = _in_rows(x, tensors, momentum, eps)
+        return _finished(y, residual, activation), mean, inverse_std
     planes = x.contiguous() if is_ours else x
     y, mean, inverse_std = torch.native_batch_norm(
         planes, weight, bias, running_mean, running_var, training, momentum, eps
@@ -84,6 +87,8 @@ def backward(
     if weight is not None:
         weight = weight.contiguous()  # torch's kernel for channels-last reads an expanded one past its end
     is_ours = _is_ours(x, grad, weight, mean, inverse_std)
+    if is_ours and training and channel_kernels.is_supported(x):
+        return _backward_by_kernels(grad, x, weight, mean, inverse_std, needs)
     if is_ours and _fills_rows(x):
         grad = grad.contiguous(memory_format=torch.channels_last)
         with _silently():
@@ -116,10 +121,33 @@ def _fills_rows(x: Tensor) -> bool:
     return x.numel() >= max(_LEAST_NUMBERS, _SUMMANDS * x.shape[1])
 
 
-def _in_rows(
+def _lie_dense(*vectors: Tensor | None) -> bool:
+    return all(each is None or each.is_contiguous() for each in vectors)
+
+
+def _by_kernels(
     x: Tensor, tensors: Tensors, momentum: float, eps: float, residual: Tensor | None, activation: str | None
-) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """y, mean, inverse deviation, and whether the residual and the activation are part of y."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    groups = channel_kernels.moments(x)
+    factors, mean, inverse_std = statistics.forward(x, groups, *tensors[:2], tensors[2:], momentum, eps)
+    is_like = residual is None or (residual.dtype is x.dtype and residual.stride() == x.stride())
+    fuses = is_like and activation in micro.ACTIVATIONS
+    y = channel_kernels.normalized(x, factors, *((residual, activation) if fuses else (None, None)))
+    return y if fuses else _finished(y, residual, activation), mean, inverse_std
+
+
+def _backward_by_kernels(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse_std: Tensor, needs: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    grad, mean = grad.contiguous(memory_format=torch.channels_last), mean.contiguous()
+    groups = channel_kernels.grad_sums(grad, x, mean)
+    factors, of_weight, of_bias = statistics.backward(x, grad, groups, weight, mean, inverse_std.contiguous())
+    grad_x = channel_kernels.combine(x, grad, factors) if needs[0] else None
+    return grad_x, of_weight if needs[1] else None, of_bias if needs[2] else None
+
+
+def _in_rows(x: Tensor, tensors: Tensors, momentum: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """y, mean and inverse deviation."""
     weight, bias, running_mean, running_var = tensors
     count = x.numel() // x.shape[1]
     mean, var = _statistics(x)
@@ -130,11 +158,7 @@ def _in_rows(
     inverse_std = 1 / np.sqrt(var + eps)
     scale = _rounded(inverse_std if weight is None else inverse_std * weight.numpy())
     shift = -mean * scale if bias is None else bias.numpy() - mean * scale
-    statistics = _single(mean), _single(inverse_std)
-    is_like = residual is None or (residual.dtype is x.dtype and residual.stride() == x.stride())
-    if is_like and activation in micro.ACTIVATIONS and channel_kernels.is_supported(x):
-        return channel_kernels.normalized(x, scale, shift, residual, activation), *statistics, True
-    return torch.addcmul(_for_planes(shift), x, _for_planes(scale)), *statistics, False
+    return torch.addcmul(_for_planes(shift), x, _for_planes(scale)), _single(mean), _single(inverse_std)
 
 
 def _statistics(x: Tensor) -> tuple[Floats, Floats]:
@@ -142,18 +166,13 @@ def _statistics(x: Tensor) -> tuple[Floats, Floats]:
     channels = x.shape[1]
     count = x.numel() // channels
     image, rest = _rows(x)
-    if channel_kernels.is_supported(x):
-        groups = channel_kernels.moments(x)
-    else:
-        means, variances = (
-            each.numpy().reshape(-1, channels) for each in torch.batch_norm_update_stats(image, None, None, 0.0)
-        )
-        groups = [channel_kernels.Moments(_SUMMANDS, means, _SUMMANDS * variances)]
-    total = sum(pixels * _sum(means) for pixels, means, _ in groups)
+    means, variances = (
+        each.numpy().reshape(-1, channels) for each in torch.batch_norm_update_stats(image, None, None, 0.0)
+    )
     last = rest.numpy()
-    mean = ((total + _sum(last)) if len(last) else total) / count
-    squares = sum(_sum(within) + pixels * _sum(np.square(means - mean)) for pixels, means, within in groups)
-    return mean, (squares + _sum(np.square(last - mean)) if len(last) else squares) / count
+    mean = (_SUMMANDS * _sum(means) + _sum(last)) / count
+    squares = _SUMMANDS * (_sum(variances) + _sum(np.square(means - mean)))
+    return mean, (squares + _sum(np.square(last - mean))) / count
 
 
 def _backward_in_rows(
@@ -171,10 +190,7 @@ def _backward_in_rows(
             -scale * inverse * of_weight / count
         )  # what x is multiplied by: nothing is left of its rounding
         shift = -slope * mean.numpy() - scale * of_bias / count
-        if channel_kernels.is_supported(x):
-            grad_x = channel_kernels.combine(x, slope, grad, scale, shift)
-        else:
-            grad_x = torch.addcmul(_for_planes(shift), x, _for_planes(slope)).addcmul_(grad, _for_planes(scale))
+        grad_x = torch.addcmul(_for_planes(shift), x, _for_planes(slope)).addcmul_(grad, _for_planes(scale))
     elif needs[0]:
         grad_x = grad * _for_planes(scale)
     return grad_x, _single(of_weight) if needs[1] else None, _single(of_bias) if needs[2] else None
@@ -184,16 +200,8 @@ def _sums(grad: Tensor, x: Tensor, mean: Tensor, inverse_std: Tensor) -> tuple[F
     """Σ grad·x̂ and Σ grad of each channel, in float64."""
     channels = x.shape[1]
     (grads, last_grads), (image, rest) = _rows(grad), _rows(x)
-    inverse = inverse_std.numpy()
-    if channel_kernels.is_supported(x):
-        of_bias, of_weight = channel_kernels.grad_sums(grad, x, mean.contiguous())
-        of_weight = of_weight * inverse
-        if not len(rest):
-            return of_weight, of_bias
-    centred = (rest.numpy() - mean.numpy().astype(np.float64)) * inverse
+    centred = (rest.numpy() - mean.numpy().astype(np.float64)) * inverse_std.numpy()
     last_of_weight, last_of_bias = _sum(last_grads.numpy() * centred), _sum(last_grads.numpy())
-    if channel_kernels.is_supported(x):
-        return of_weight + last_of_weight, of_bias + last_of_bias
     repeats = image.shape[1] // channels
     parts = aten.native_batch_norm_backward(
         grads, image, None, None, None, mean.repeat(repeats), inverse_std.repeat(repeats), True, 0.0,

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional
 from torch import Tensor
 
-from genesis.backends.contract import Pair, Shape
+from genesis.backends.contract import Shape
+from genesis.records import ConvGeometry
 
 _FEW_OUTPUTS = 4  # of more, oneDNN's kernel is as fast
 
@@ -32,25 +33,21 @@ def pays(grad_shape: Shape, weight_shape: Shape) -> bool:
     return num_images * height * width <= out_channels
 
 
-def weight_grad(
-    grad: Tensor, input: Tensor, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair
-) -> Tensor:
+def weight_grad(grad: Tensor, input: Tensor, weight_shape: Shape, geometry: ConvGeometry) -> Tensor:
     """grad (N, K, P, Q) and input (N, C, H, W), channels last in memory; the result (K, C, R, S) is so too."""
-    rows = grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1])
-    product = rows.t() @ _columns(input, grad.shape, weight_shape, stride, padding, dilation)
     out_channels, in_channels, *kernel = weight_shape
+    rows = grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1])
+    columns = columns_of(input.permute(0, 2, 3, 1), grad.shape[2:], tuple(kernel), geometry)
+    product = rows.t() @ columns.reshape(len(rows), math.prod(weight_shape[1:]))
     return product.view(out_channels, *kernel, in_channels).permute(0, 3, 1, 2)
 
 
-def _columns(
-    input: Tensor, output_shape: Shape, weight_shape: Shape, stride: Pair, padding: Pair, dilation: Pair
-) -> Tensor:
-    """(N · P · Q, R · S · C)"""
-    top, left = padding
-    images = input.permute(0, 2, 3, 1)
+def columns_of(images: Tensor, output_sizes: Shape, kernel: Shape, geometry: ConvGeometry) -> Tensor:
+    """(N, P, Q, R, S, C): a view of the images (N, H, W, C), or of a padded copy."""
+    stride, (top, left), dilation, _ = geometry
     if top or left:
         images = torch.nn.functional.pad(images, (0, 0, left, left, top, top))
     image, row, column, channel = images.stride()
-    pixels, column_shape = (output_shape[0], *output_shape[2:]), (*weight_shape[2:], weight_shape[1])
+    shape = images.shape[0], *output_sizes, *kernel, images.shape[3]
     steps = (image, row * stride[0], column * stride[1], row * dilation[0], column * dilation[1], channel)
-    return images.as_strided((*pixels, *column_shape), steps).reshape(math.prod(pixels), math.prod(column_shape))
+    return images.as_strided(shape, steps)

@@ -41,6 +41,17 @@ def _by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Con
 def conv_input_grad(
     grad: Tensor, weight: Tensor, input_shape: Shape, geometry: ConvGeometry, bias: Tensor | None = None
 ) -> Tensor:
+    if bias is None and grad.dtype is torch.float32 and grad.numel() and weight.numel():
+        grad = _channels_last(grad)
+        found = changing.input_grad(grad, weight, tuple(input_shape), geometry, input_grad_by_onednn)
+        if found is not None:
+            return found
+    return input_grad_by_onednn(grad, weight, input_shape, geometry, bias)
+
+
+def input_grad_by_onednn(
+    grad: Tensor, weight: Tensor, input_shape: Shape, geometry: ConvGeometry, bias: Tensor | None = None
+) -> Tensor:
     stride, padding, dilation, groups = geometry
     wide = _accumulator(grad.dtype, dilation)
     if grad.dtype.itemsize == 2 and _adds_windows_in(grad.dtype):
@@ -250,7 +261,9 @@ def conv_gradients(
             grad_weight = weight_gradient.compute(*operands, _weight_grad_plain)
         needs_weight = grad_weight is None
     if needs_input and weight.dtype is torch.float32 and grad_conv.numel():
-        grad_input = changing.input_grad(_channels_last(grad_conv), weight, geometry, conv_input_grad)
+        grad_input = changing.input_grad(
+            _channels_last(grad_conv), weight, tuple(input.shape), geometry, input_grad_by_onednn
+        )
         needs_input = grad_input is None
     if needs_input and _has_long_input_grad(weight, geometry.stride, geometry.groups):
         grad_input = sums.input_grad(grad_conv, weight, input.shape, geometry)

@@ -36,7 +36,7 @@ def _run(name: str, grad: Tensor, x: Tensor, weight_shape: Shape, geometry: Conv
         return depthwise_weight_grad.weight_grad(grad, x, weight_shape, geometry)
     if name == choices.TAPS:
         return weight_grad.weight_grad(grad, x, weight_shape, geometry)
-    return columns.weight_grad(grad, x, weight_shape, *geometry[:3])
+    return columns.weight_grad(grad, x, weight_shape, geometry)
 
 
 @functools.lru_cache(1024)

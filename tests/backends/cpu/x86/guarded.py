@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from genesis.backends.cpu.x86 import changing, expand_depthwise, machine, packed, weight_grad, winograd
+from genesis.backends.cpu.x86 import changing, expand_depthwise, machine, packed, product, weight_grad, winograd
 from genesis.backends.cpu.x86.driver import Job
 from genesis.backends.cpu.x86.packed import PackedConv
 from genesis.backends.cpu.x86.plans import guess
@@ -36,7 +36,8 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 class Case(NamedTuple):
     """A convolution; how: "direct", "Winograd", "depthwise", "transposed", "changing" for weights that change,
-    "weight gradient" for that of the weight, or "expanded": a 1×1 one, and of its result the depthwise one."""
+    "weight gradient" for that of the weight, "expanded": a 1×1 one, and of its result the depthwise one, or "columns"
+    and "rows": products with the weight where it lies, forward and for the input's gradient."""
 
     how: str
     x: tuple[int, int, int, int]
@@ -52,6 +53,8 @@ class Case(NamedTuple):
     is_cropped: bool = False  # x is a view of a larger one
     groups: int = 1
 
+
+_OF_ANY_WIDTH = "weight gradient", "columns", "rows"
 
 TABLE = (
     Case("direct", (1, 1, 1, 1), 16, (1, 1)),
@@ -92,6 +95,11 @@ TABLE = (
     Case("weight gradient", (2, 96, 7, 7), 33, (1, 1)),
     Case("weight gradient", (2, 48, 7, 9), 5, (1, 1), (2, 2), is_cropped=True),
     Case("weight gradient", (1, 80, 20, 30), 1, (1, 3), (1, 1), (0, 1)),
+    Case("columns", (1, 65, 7, 7), 71, (3, 3), (1, 1), (1, 1), has_bias=False),
+    Case("columns", (2, 200, 4, 5), 64, (1, 1), (2, 1), has_bias=False),
+    Case("rows", (1, 64, 7, 7), 68, (3, 3), (2, 1), (1, 1), has_bias=False),
+    Case("rows", (3, 80, 5, 4), 200, (1, 1), has_bias=False),
+    Case("rows", (1, 64, 2, 1), 64, (2, 3), (1, 1), (1, 1), has_bias=False),
 )
 
 
@@ -156,6 +164,8 @@ def made(case: Case) -> tuple[Tensor, Tensor | None, Job | None, Tensor, Tensor 
         return x, None, plan.job, weight, bias, 0
     if case.how == "weight gradient":
         return _made_weight_gradient(case, x, geometry)
+    if case.how in ("columns", "rows"):
+        return _made_product(case, x, geometry)
     weight = torch.randn(case.outputs, channels // groups, *case.kernel)
     if case.how == "changing":
         key = case.x, x.stride(), tuple(weight.shape), geometry, case.has_bias
@@ -199,6 +209,17 @@ def _made_weight_gradient(
     return grad, None, job, x, None, 0
 
 
+def _made_product(case: Case, x: Tensor, geometry: ConvGeometry) -> tuple[Tensor, None, Job | None, Tensor, None, int]:
+    weight = torch.randn(case.outputs, case.x[1], *case.kernel).contiguous(memory_format=torch.channels_last)
+    problem = Problem(case.x, x.stride(), tuple(weight.shape), geometry, False, False, None)
+    wide, threads = machine.vectors() == "avx512", torch.get_num_threads()
+    if case.how == "columns":
+        forward = product.Forward(problem, wide, threads)
+        return weight, None, forward._job, forward._packed(x).clone(), None, 0
+    grad = torch.randn(problem.output_shape).contiguous(memory_format=torch.channels_last)
+    return grad, None, product.InputGrad(problem, wide, threads)._job, weight, None, 0
+
+
 def span(x: Tensor) -> int:
     """The bytes from a tensor's first number to the end of its last one."""
     return 4 * (1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)))
@@ -208,9 +229,13 @@ def result_floats(case: Case) -> int:
     (batch, channels, *sizes), total = case.x, case.outputs
     if case.how == "weight gradient":
         return total * channels * case.kernel[0] * case.kernel[1]
+    pixels = batch
     for size, k, s, p, d in zip(sizes, case.kernel, case.stride, case.padding, case.dilation, strict=True):
-        total *= size * k if case.how == "transposed" else (size + 2 * p - d * (k - 1) - 1) // s + 1
-    return batch * total
+        pixels *= size * k if case.how == "transposed" else (size + 2 * p - d * (k - 1) - 1) // s + 1
+    lanes = 16 if machine.vectors() == "avx512" else 8
+    if case.how == "columns":
+        return total * -(-pixels // lanes) * lanes
+    return pixels * (channels * case.kernel[0] * case.kernel[1] if case.how == "rows" else total)
 
 
 def check(case: Case) -> None:
@@ -251,7 +276,7 @@ def main(kind: str, seeds: int | None, seconds: float) -> None:
     for count, case in enumerate(cases, 1):
         print(case, flush=True)
         torch.set_num_threads(1 + count % 2)
-        if kind == "avx512" or case.outputs % 8 == 0 or case.how == "weight gradient":
+        if kind == "avx512" or case.outputs % 8 == 0 or case.how in _OF_ANY_WIDTH:
             check(case)
         if time.monotonic() > end:
             break

@@ -24,6 +24,7 @@ from genesis.backends.cpu.x86.assembler import (
     RSP,
     Assembler,
 )  # fmt: skip
+from genesis.backends.cpu.x86.doubles import Doubles
 
 # What objdump makes of it → the call and its code.
 WIDE: dict[str, tuple[Callable[[Assembler], object], str]] = {
@@ -59,6 +60,25 @@ NARROW: dict[str, tuple[Callable[[Assembler], object], str]] = {
     "vfmadd231ps ymm1,ymm9,[r13+0x3e8]": (lambda a: a.multiply_add(1, 9, (R13, 1000)), "c4c235b88de8030000"),
     "vpxor ymm12,ymm12,ymm12": (lambda a: a.zero(12), "c4411defe4"),
 }
+DOUBLES: dict[str, tuple[Callable[[Doubles], object], str]] = {
+    "vcvtps2pd ymm9,[rdi+0x40]": (lambda a: a.widen(9, (RDI, 64)), "c4617c5a4f40"),
+    "vcvtpd2ps xmm3,ymm10; vmovups [r11+0x10],xmm3": (
+        lambda a: a.store_floats((R11, 16), 10, 3), "c4c17d5adac4c178115b10"
+    ),
+    "vbroadcastsd ymm5,[rsi+0x48]": (lambda a: a.broadcast_double(5, (RSI, 72)), "c4e27d196e48"),
+    "vaddpd ymm1,ymm2,ymm11": (lambda a: a.add_doubles(1, 2, 11), "c4c16d58cb"),
+    "vsubpd ymm1,ymm2,ymm3": (lambda a: a.subtract_doubles(1, 2, 3), "c4e16d5ccb"),
+    "vmulpd ymm9,ymm10,ymm11": (lambda a: a.multiply_doubles(9, 10, 11), "c4412d59cb"),
+    "vdivpd ymm1,ymm2,ymm3": (lambda a: a.divide_doubles(1, 2, 3), "c4e16d5ecb"),
+    "vsqrtpd ymm8,ymm9": (lambda a: a.square_roots(8, 9), "c4417d51c1"),
+}  # fmt: skip
+
+
+def test_encodings_of_doubles() -> None:
+    for name, (emit, code) in DOUBLES.items():
+        assembler = Doubles()
+        emit(assembler)
+        assert assembler.code.hex() == code, name
 
 
 @pytest.mark.parametrize("wide", [True, False])

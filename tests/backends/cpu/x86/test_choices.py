@@ -70,7 +70,7 @@ def test_candidates_with_changing_weights(case: str, direction: str) -> None:
     if direction == choices.INPUT_GRAD and case == "strides":
         return
     problem, wide = problem_of(case), machine.vectors() == "avx512"
-    plain = conv._by_onednn if direction == choices.FORWARD else conv.conv_input_grad
+    plain = conv._by_onednn if direction == choices.FORWARD else conv.input_grad_by_onednn
     bench = changing._bench(direction, problem, wide, 1, plain)
     for name in choice_of(direction, problem).candidates:
         assert bench.error(name) < 5e-7, name

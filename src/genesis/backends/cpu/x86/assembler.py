@@ -17,7 +17,7 @@ Memory: TypeAlias = "tuple[int, int]"
 RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15 = range(16)
 
 
-class _Op(NamedTuple):
+class Op(NamedTuple):
     """An instruction on vectors: the prefix that is implied (0: none, 1: 66), the map (1: 0F, 2: 0F38), the opcode."""
 
     prefix: int
@@ -25,10 +25,10 @@ class _Op(NamedTuple):
     opcode: int
 
 
-_LOAD, _STORE, _BROADCAST = _Op(0, 1, 0x10), _Op(0, 1, 0x11), _Op(1, 2, 0x18)
-_BROADCAST_INTEGER, _EXCLUSIVE_OR = _Op(1, 2, 0x7C), _Op(1, 1, 0xEF)
-_ADD, _MULTIPLY, _SUBTRACT, _MINIMUM, _MAXIMUM = (_Op(0, 1, code) for code in (0x58, 0x59, 0x5C, 0x5D, 0x5F))
-_MULTIPLY_ADD = _Op(1, 2, 0xB8)
+_LOAD, _STORE, _BROADCAST = Op(0, 1, 0x10), Op(0, 1, 0x11), Op(1, 2, 0x18)
+_BROADCAST_INTEGER, _EXCLUSIVE_OR = Op(1, 2, 0x7C), Op(1, 1, 0xEF)
+_ADD, _MULTIPLY, _SUBTRACT, _MINIMUM, _MAXIMUM = (Op(0, 1, code) for code in (0x58, 0x59, 0x5C, 0x5D, 0x5F))
+_MULTIPLY_ADD = Op(1, 2, 0xB8)
 
 _ZEROES, _KEEPS = 0x81, 0x01  # what a masked instruction does with the lanes that it doesn't touch
 
@@ -185,15 +185,15 @@ class Assembler:
             self.code += bytes([0x48 | reg >> 3 << 2 | operand >> 3, opcode, 0xC0 | (reg & 7) << 3 | operand & 7])
 
     def _vector(
-        self, op: _Op, reg: int, x: int, operand: int | Memory, scale: int = 0, broadcasts: bool = False, mask: int = 0
+        self, op: Op, reg: int, x: int, operand: int | Memory, scale: int = 0, broadcasts: bool = False, mask: int = 0
     ) -> None:
         """scale: the bytes of the operand in memory, if they aren't those of a vector."""
-        self.code += _encoded(self.wide, op, reg, x, operand, scale, broadcasts, mask)
+        self.code += encoded(self.wide, op, reg, x, operand, scale, broadcasts, mask)
 
 
 @functools.lru_cache(1 << 16)  # kernels repeat each other's instructions
-def _encoded(
-    wide: bool, op: _Op, reg: int, x: int, operand: int | Memory, scale: int, broadcasts: bool, mask: int
+def encoded(
+    wide: bool, op: Op, reg: int, x: int, operand: int | Memory, scale: int, broadcasts: bool, mask: int
 ) -> bytes:
     in_memory = isinstance(operand, tuple)
     rm, offset = operand if isinstance(operand, tuple) else (operand, 0)

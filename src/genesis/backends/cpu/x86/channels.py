@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,15 +14,12 @@ from genesis.backends.cpu.x86.assembler import R8, R9, R10, RAX, RCX, RDI, RDX, 
 from genesis.backends.cpu.x86.driver import Job, bounds, rows
 from genesis.backends.cpu.x86.micro import apply_activation
 from genesis.backends.cpu.x86.problem import Kernels, balanced, split
+from genesis.backends.cpu.x86.statistics import SUMMANDS
 
-Floats: TypeAlias = "npt.NDArray[np.float64]"
-Singles: TypeAlias = "npt.NDArray[np.float32]"
-
-SUMMANDS = 64  # of a float32 sum
 SCALED, ADDED = "scaled", "added"
 _MOST_VECTORS = 4  # whose sums are in registers
 _UNROLLED = 8  # vectors of a turn of the inner loop, at most
-_LEAST_GROUPS = 2 * SUMMANDS  # of fewer, numpy adds up as fast
+_SMALL = 1 << 17  # numbers: of so few, float64 sums of single pixels take no longer
 _LEAST_PIXELS = 256  # of a thread's share
 
 
@@ -33,22 +28,21 @@ def is_supported(x: Tensor) -> bool:
     return machine.vectors() is not None and x.shape[1] % 8 == 0 and x.numel() > 0
 
 
-def combine(x: Tensor, scale: Floats, other: Tensor, other_scale: Floats, shift: Floats) -> Tensor:
-    """x · scale + other · other_scale + shift, by channel; other: in the layout of x."""
+def combine(x: Tensor, grad: Tensor, factors: Tensor) -> Tensor:
+    """x · factors[0] + factors[1] + grad · factors[2], by channel; grad: in the layout of x."""
     channels = x.shape[1]
-    factors = torch.from_numpy(np.stack([scale, shift, other_scale]).astype(np.float32))
     y = torch.empty_like(x)
     kernel = Combine(_is_wide(channels), channels, SCALED, None)
     _combining(x.numel() // channels, kernel, torch.get_num_threads()).run(
-        x.data_ptr(), factors.data_ptr(), y.data_ptr(), 0, other.data_ptr()
+        x.data_ptr(), factors.data_ptr(), y.data_ptr(), 0, grad.data_ptr()
     )
     return y
 
 
-def normalized(x: Tensor, scale: Floats, shift: Floats, residual: Tensor | None, activation: str | None) -> Tensor:
-    """activation(x · scale + shift + residual), by channel; residual: in the layout of x; activation: of micro's."""
+def normalized(x: Tensor, factors: Tensor, residual: Tensor | None, activation: str | None) -> Tensor:
+    """activation(x · factors[0] + factors[1] + residual), by channel; residual: in the layout of x; activation: of
+    micro's."""
     channels = x.shape[1]
-    factors = torch.from_numpy(np.stack([scale, shift]).astype(np.float32))
     y = torch.empty_like(x)
     kernel = Combine(_is_wide(channels), channels, None if residual is None else ADDED, activation)
     _combining(x.numel() // channels, kernel, torch.get_num_threads()).run(
@@ -57,36 +51,18 @@ def normalized(x: Tensor, scale: Floats, shift: Floats, residual: Tensor | None,
     return y
 
 
-class Moments(NamedTuple):
-    """By channel (in columns) the means of groups of so many pixels (in rows), and their Σ (x − mean)²."""
-
-    pixels: int
-    means: Floats | Singles
-    squares: Floats | Singles
+def moments(x: Tensor) -> Tensor | None:
+    """(n, 2, C): by channel the mean of groups of SUMMANDS pixels, and their Σ (x − mean)²; None of a small x."""
+    return None if _is_small(x) else _summed(x, None, None)
 
 
-def moments(x: Tensor) -> list[Moments]:
-    """The moments of all whole groups of SUMMANDS pixels; SUMMANDS groups that follow each other count as one."""
-    groups, channels = _summed(x, None, None), x.shape[1]
-    if len(groups) < _LEAST_GROUPS:
-        found = groups.numpy()
-        return [Moments(SUMMANDS, found[:, 0], found[:, 1])]
-    # Of the groups' means the mean and squares, and of their squares the mean: by the same kernel.
-    upper = _summed(groups.view(len(groups), 2 * channels), None, None).numpy()
-    rest = groups[len(upper) * SUMMANDS :].numpy()
-    squares = SUMMANDS * np.add(upper[:, 1, :channels], upper[:, 0, channels:], dtype=np.float64)
-    whole = Moments(SUMMANDS * SUMMANDS, upper[:, 0, :channels], squares)
-    return [whole, Moments(SUMMANDS, rest[:, 0], rest[:, 1])]
+def grad_sums(grad: Tensor, x: Tensor, mean: Tensor) -> Tensor | None:
+    """(n, 2, C): by channel Σ grad and Σ grad · (x − mean) of the same groups; grad: in the layout of x."""
+    return None if _is_small(x) else _summed(x, grad, mean)
 
 
-def grad_sums(grad: Tensor, x: Tensor, mean: Tensor) -> Floats:
-    """By channel Σ grad and Σ grad · (x − mean), in two rows, of the pixels of moments(); grad: in the layout of x."""
-    groups, channels = _summed(x, grad, mean), x.shape[1]
-    if len(groups) < _LEAST_GROUPS:
-        return np.add.reduce(groups.numpy(), 0, dtype=np.float64)
-    upper = _summed(groups.view(len(groups), 2 * channels), None, None).numpy()
-    rest = np.add.reduce(groups[len(upper) * SUMMANDS :].numpy(), 0, dtype=np.float64)
-    return SUMMANDS * np.add.reduce(upper[:, 0], 0, dtype=np.float64).reshape(2, channels) + rest
+def _is_small(x: Tensor) -> bool:
+    return x.numel() <= max(_SMALL, SUMMANDS * x.shape[1])
 
 
 def _summed(x: Tensor, grad: Tensor | None, mean: Tensor | None) -> Tensor:

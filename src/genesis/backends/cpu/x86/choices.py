@@ -6,6 +6,7 @@
 | `winograd/2x2` | our F(2×2, 3×3) |
 | `depthwise/rows` | ours for one filter per channel, and its weight gradient |
 | `direct/taps` | our kernel for the weight gradient |
+| `product/unpacked` | ours for few pixels, with the weight as it lies |
 | `columns/gemm` | one matrix product |
 | `onednn/blocked`, `onednn/plain` | oneDNN, with a weight in its own layout, or with the weight as it is |
 """
@@ -25,13 +26,15 @@ import torch
 from torch import Tensor
 
 from genesis import dtypes
-from genesis.backends.cpu.x86 import weight_grad, winograd
+from genesis.backends.cpu.x86 import product, weight_grad, winograd
 from genesis.backends.cpu.x86.problem import Problem
 from genesis.backends.engine import accuracy
 
 PACKED, FORWARD, INPUT_GRAD, WEIGHT_GRAD = "packed", "forward", "input_grad", "weight_grad"
+STRIDED_INPUT_GRAD = "strided_input_grad"
 PIXELS, WEIGHTS, TILES, DEPTHWISE = "direct/pixels", "direct/weights", "winograd/2x2", "depthwise/rows"
 TAPS, COLUMNS, BLOCKED, PLAIN = "direct/taps", "columns/gemm", "onednn/blocked", "onednn/plain"
+PRODUCT = "product/unpacked"
 
 _LARGEST_ERROR = 3e-7  # of float32, see docs/convolution.md
 _COLD_BYTES = 48 << 20  # more than the caches that a network's weights stay in
@@ -43,7 +46,7 @@ class ConvChoice:
 
     Attributes:
         direction: PACKED: the weight has been packed once; FORWARD and INPUT_GRAD: it is packed in each call.
-        problem: of an input's gradient: the convolution of grad that gives it.
+        problem: of an input's gradient without strides: the convolution of grad that gives it.
         guess: the candidate without measuring.
     """
 
@@ -76,6 +79,8 @@ class ConvChoice:
         terms = math.prod(self.problem.weight_shape[1:])
         if self.direction == WEIGHT_GRAD:
             terms = self.problem.output_shape[0] * math.prod(self.problem.output_shape[2:])
+        elif self.direction == STRIDED_INPUT_GRAD:
+            terms = terms // self.problem.weight_shape[1] * self.problem.weight_shape[0]
         if self.precision != "highest":
             return accuracy.LOWERED[self.precision]
         return max(1e-7, min(_LARGEST_ERROR, accuracy.chain_error(dtypes.float32, terms)))
@@ -83,6 +88,8 @@ class ConvChoice:
     @functools.cached_property
     def candidates(self) -> tuple[str, ...]:
         p, wide = self.problem, self.vectors == "avx512"
+        if self.direction == STRIDED_INPUT_GRAD:
+            return tuple(dict.fromkeys([self.guess, PRODUCT, PLAIN]))
         if self.direction == WEIGHT_GRAD and p.geometry.groups != 1:
             return tuple(dict.fromkeys([self.guess, PLAIN]))
         if self.direction == WEIGHT_GRAD:
@@ -92,8 +99,21 @@ class ConvChoice:
             own = [DEPTHWISE]
         else:
             own = [PIXELS, WEIGHTS, *([TILES] if winograd.is_supported(p, wide) else [])]
-        others = [PLAIN] if self.direction != PACKED else [BLOCKED, *([COLUMNS] if is_product(p) else [])]
+        if self.direction == PACKED:
+            others = [BLOCKED, *([COLUMNS] if is_product(p) else [])]
+        else:
+            others = [PLAIN, *([PRODUCT] if self._is_product else [])]
         return tuple(dict.fromkeys([self.guess, *own, *others]))
+
+    @property
+    def _is_product(self) -> bool:
+        p = self.problem
+        pixels = p.output_shape[0] * math.prod(p.output_shape[2:])
+        if self.direction == FORWARD:
+            return product.is_supported(pixels, p.weight_shape, p.geometry.groups)
+        pixels = p.input_shape[0] * math.prod(p.input_shape[2:])
+        shape = p.weight_shape[1], p.weight_shape[0], *p.weight_shape[2:]
+        return product.has_input_grad(pixels, shape, p.geometry.groups, self.vectors == "avx512")
 
 
 def is_product(problem: Problem) -> bool:

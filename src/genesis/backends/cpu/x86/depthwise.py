@@ -12,7 +12,7 @@ from genesis.backends.contract import Pair
 from genesis.backends.cpu.x86.assembler import R8, R9, R10, RBP, RCX, RDI, RDX, RSI, Assembler
 from genesis.backends.cpu.x86.driver import Job, Numbers, bounds, rows
 from genesis.backends.cpu.x86.micro import apply_activation
-from genesis.backends.cpu.x86.problem import Kernels, Problem, balanced, split
+from genesis.backends.cpu.x86.problem import Kernels, Problem, balanced, laid_out, split
 
 MOST_PIXELS = {True: 14, False: 8}
 
@@ -100,10 +100,9 @@ def is_supported(problem: Problem, wide: bool) -> bool:
     return fits and problem.strides[1] == 1 and channels % (16 if wide else 8) == 0
 
 
-def packed(weight: Tensor, lanes: int) -> Tensor:
+def packed(weight: Tensor, lanes: int, out: Tensor | None = None) -> Tensor:
     """By vector of channels, r, s and channel."""
-    channels = weight.shape[0]
-    return weight.reshape(channels // lanes, lanes, -1).transpose(1, 2).reshape(-1)
+    return laid_out(weight.reshape(weight.shape[0] // lanes, lanes, -1).transpose(1, 2), out)
 
 
 def job(problem: Problem, wide: bool, num_threads: int) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -198,23 +199,48 @@ def fetched_ahead(count: int, line: int) -> tuple[int, int, float]:
     return ahead, math.ceil(lines / ahead), ahead / lines
 
 
-def parts_of(weight_shape: Shape) -> list[int]:
+def parts_of(weight_shape: Shape, most: int = 0) -> list[int]:
+    """most: channels of a part, a multiple of four."""
     _, channels, *kernel = weight_shape
-    most = max(4, _SUMMANDS // math.prod(kernel) // 4 * 4)
+    most = most or max(4, _SUMMANDS // math.prod(kernel) // 4 * 4)
     fours = split(-(-channels // 4), most // 4)
     parts = [4 * each for each in fours]
     parts[-1] -= -channels % 4
     return parts
 
 
-def packed(weight: Tensor, widths: list[int], parts: list[int]) -> Tensor:
+def packed(weight: Tensor, widths: list[int], parts: list[int], out: Tensor | None = None) -> Tensor:
     """The weights of a block of k, of these widths, after those of another; in it, by part, r, s, c and k."""
-    if len({*widths}) == len({*parts}) == 1 and sum(widths) == weight.shape[0]:  # one copy
-        split_up = weight.unflatten(1, (len(parts), -1)).unflatten(0, (len(widths), -1))
-        return split_up.permute(0, 2, 4, 5, 3, 1).contiguous().view(-1)
-    padded = torch.nn.functional.pad(weight.permute(2, 3, 1, 0), (0, sum(widths) - weight.shape[0]))
-    blocks = [part.reshape(-1) for block in padded.split(widths, 3) for part in block.split(parts, 2)]
-    return torch.cat(blocks)
+    if sum(widths) != weight.shape[0]:
+        weight = torch.nn.functional.pad(weight, (0, 0, 0, 0, 0, 0, 0, sum(widths) - weight.shape[0]))
+    _, channels, height, width = weight.shape
+    area = height * width
+    out = torch.empty(weight.numel(), dtype=weight.dtype, device="cpu") if out is None else out
+    for k, count, outputs in _alike(widths):  # one copy, if all are
+        for c, num_parts, depth in _alike(parts):
+            steps = (
+                outputs * channels * area,
+                depth * area * outputs,
+                width * depth * outputs,
+                depth * outputs,
+                outputs,
+                1,
+            )
+            shape = count, num_parts, height, width, depth, outputs
+            place = out.as_strided(shape, steps, out.storage_offset() + (k * channels + c * outputs) * area)
+            taken = weight[k : k + count * outputs, c : c + num_parts * depth]
+            place.copy_(taken.unflatten(1, (num_parts, depth)).unflatten(0, (count, outputs)).permute(0, 2, 4, 5, 3, 1))
+    return out
+
+
+def _alike(sizes: list[int]) -> list[tuple[int, int, int]]:
+    """Runs of equal sizes: where they begin, how many, and the size."""
+    found, start = [], 0
+    for size, run in itertools.groupby(sizes):
+        count = len([*run])
+        found.append((start, count, size))
+        start += count * size
+    return found
 
 
 def unpacked(weights: Tensor, shape: Shape, widths: list[int], parts: list[int]) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genesis.backends.contract import Shape
 from genesis.backends.cpu import fused_activation, packing
-from genesis.backends.cpu.x86 import choices, depthwise, direct, expand_depthwise, machine, winograd
+from genesis.backends.cpu.x86 import choices, depthwise, direct, expand_depthwise, machine, pages, winograd
 from genesis.backends.cpu.x86.choices import ConvBench, ConvChoice
 from genesis.backends.cpu.x86.direct import Options
 from genesis.backends.cpu.x86.driver import Job
@@ -57,9 +57,10 @@ class PackedConv:
         self._widths = widths_of(weight.shape[0], self.wide)
         self._parts = direct.parts_of(self.weight_shape)
         if geometry.groups == 1:
-            self._weight = direct.packed(weight, [width * lanes for width in self._widths], self._parts)
+            packed = direct.packed(weight, [width * lanes for width in self._widths], self._parts)
         else:
-            self._weight = depthwise.packed(weight, lanes)
+            packed = depthwise.packed(weight, lanes)
+        self._weight = pages.kept(packed)
         self._bias = None if bias is None else torch.nn.functional.pad(bias, (0, -bias.shape[0] % lanes))
         self._tiles: Tensor | None = None  # the weight for Winograd's algorithm
         self._plans: dict[object, AnyPlan] = {}
@@ -127,7 +128,7 @@ class PackedConv:
     def _transformed(self) -> Tensor:
         if self._tiles is None:
             widths = [width * (16 if self.wide else 8) for width in self._widths]
-            self._tiles = winograd.packed(self._plain_weight(), widths)
+            self._tiles = pages.kept(winograd.packed(self._plain_weight(), widths))
         return self._tiles
 
 
@@ -152,7 +153,7 @@ def transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Plan:
     weight_shape = out_channels, in_channels, 1, 1
     parts = direct.parts_of(weight_shape)
     places = [weight[:, :, r, s].t()[:, :, None, None] for r in range(spread[0]) for s in range(spread[1])]
-    packed = torch.cat([direct.packed(place, [width * lanes for width in widths], parts) for place in places])
+    packed = pages.kept(torch.cat([direct.packed(each, [width * lanes for width in widths], parts) for each in places]))
     bias = None if bias is None else torch.nn.functional.pad(bias, (0, -out_channels % lanes))
     geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
     problem = Problem(tuple(x.shape), x.stride(), weight_shape, geometry, bias is not None, False, None)
@@ -187,7 +188,7 @@ class Plan(NamedTuple):
         y = x.new_empty_strided(self.shape, self.strides)
         if self.job is not None:
             added = 0 if residual is None else residual.data_ptr()
-            scratch = x.new_empty(self.scratch_bytes, dtype=torch.uint8) if self.scratch_bytes else None
+            scratch = pages.scratch(self.scratch_bytes) if self.scratch_bytes else None
             place = 0 if scratch is None else scratch.data_ptr()
             self.job.run(x.data_ptr(), self.weight, y.data_ptr(), self.bias, added, place)
         return y
@@ -203,7 +204,7 @@ def joined(first: Plan, second: Plan) -> Plan | None:
     if not expand_depthwise.pays(first.problem, second.problem, wide, num_threads):
         return None
     weights, biases = zip(first.keep, second.keep, strict=True)
-    weight = torch.cat(weights)
+    weight = pages.kept(torch.cat(weights))
     channels = first.problem.weight_shape[0]
     bias = torch.cat([weight.new_zeros(channels) if each is None else each for each in biases])
     job, scratch_bytes = expand_depthwise.job(first.problem, second.problem, wide, num_threads)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from genesis.backends.contract import Pair, Shape
 from genesis.backends.cpu.x86.driver import Numbers
@@ -132,3 +133,11 @@ def split(count: int, most: int) -> list[int]:
     """count as a sum of nearly equal parts."""
     parts = -(-count // most)
     return [count // parts + (i < count % parts) for i in range(parts)]
+
+
+def laid_out(values: Tensor, out: Tensor | None) -> Tensor:
+    """values one after the other, in out where that is given."""
+    if out is None:
+        return values.reshape(-1)
+    out.view(values.shape).copy_(values)
+    return out

@@ -111,14 +111,15 @@ def _scratch_bytes(problem: Problem) -> int:
     return _SCRATCH_BYTES if weights <= _CACHED_BYTES else weights // 2
 
 
-def packed(weight: Tensor, widths: list[int]) -> Tensor:
+def packed(weight: Tensor, widths: list[int], out: Tensor | None = None) -> Tensor:
     """G w Gᵀ: by place, block of k, c and k."""
-    channels, out_channels = weight.shape[1], weight.shape[0]
-    flat = weight.permute(2, 3, 1, 0).reshape(9, -1)
-    tiles = (_both_sides() @ flat).view(16, channels, out_channels)
+    out_channels, channels = weight.shape[:2]
+    in_places = weight.permute(2, 3, 1, 0)
     if len({*widths}) == 1:
-        return tiles.view(16, channels, len(widths), -1).transpose(1, 2).contiguous().view(-1)
-    return torch.cat([block.reshape(-1) for place in tiles.unbind(0) for block in place.split(widths, 1)])
+        flat = in_places.unflatten(3, (len(widths), -1)).transpose(2, 3).reshape(9, -1)
+    else:
+        flat = torch.cat([block.reshape(9, -1) for block in in_places.split(widths, 3)], 1)
+    return torch.mm(_both_sides(), flat, out=None if out is None else out.view(16, channels * out_channels)).view(-1)
 
 
 @functools.cache

@@ -147,6 +147,8 @@ class Methods(Properties):
     clamp_min = F.clamp_min
     clamp_max = F.clamp_max
     mvlgamma = F.mvlgamma
+    igamma = F.gammainc
+    igammac = F.gammaincc
     logical_xor = F.logical_xor
     isclose = F.isclose
     isposinf = F.isposinf

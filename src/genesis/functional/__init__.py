@@ -28,6 +28,7 @@ from genesis.functional.gates import *
 from genesis.functional.grid import *
 from genesis.functional.hurwitz import *
 from genesis.functional.in_place import *
+from genesis.functional.incomplete_gamma import *
 from genesis.functional.indexing import *
 from genesis.functional.interpolation import *
 from genesis.functional.joining import *

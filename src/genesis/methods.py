@@ -81,6 +81,8 @@ class Methods(Properties):
     maximum = F.maximum
     minimum = F.minimum
     relu = F.relu
+    hardshrink = F.hardshrink
+    prelu = F.prelu
     softmax = F.softmax
     log_softmax = F.log_softmax
     eq = F.eq

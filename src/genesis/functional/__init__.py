@@ -20,6 +20,7 @@ from genesis.functional.einsum import *
 from genesis.functional.elementwise import *
 from genesis.functional.exponents import *
 from genesis.functional.extremes import *
+from genesis.functional.finite_differences import *
 from genesis.functional.folding import *
 from genesis.functional.fractional_pooling import *
 from genesis.functional.fractions import *

@@ -35,7 +35,10 @@ def test_derivatives_along_chosen_dimensions(kind: str, edge_order: int) -> None
         ({"edge_order": 3}, "argument 'edge_order': expected 1 or 2, got 3"),
         ({"dim": 1, "edge_order": 2}, "argument 'input': expected more than 2 elements in dimension 1, got 2"),
         ({"spacing": [1.0]}, "argument 'spacing': expected a number, or a sequence of 2, one a dimension, got 1"),
-        ({"spacing": genesis.ones(3), "dim": 0}, "expected a number, or a sequence of 1, one a dimension, got a tensor"),
+        (
+            {"spacing": genesis.ones(3), "dim": 0},
+            "expected a number, or a sequence of 1, one a dimension, got a tensor",
+        ),
         ({"spacing": [genesis.ones(2)], "dim": 0}, r"expected coordinates of shape \(3,\), got \(2,\)"),
         ({"dim": (0, 0)}, "expected distinct dimensions"),
     ],

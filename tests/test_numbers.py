@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -105,3 +106,25 @@ def test_numbers_that_pytorch_refuses_in_arithmetic_are_refused(operator: str, d
             else:
                 actual = OPERATORS[operator](mine, number).cpu().to_torch()
                 torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "floor_divide", "trunc", "add alpha", "multiply"])
+def test_two_numbers_make_a_tensor_as_in_pytorch(name: str) -> None:
+    options = {"trunc": {"rounding_mode": "trunc"}, "add alpha": {"alpha": 2.5}}.get(name, {})
+    function = {"trunc": "div", "add alpha": "add"}.get(name, name)
+    for operands in itertools.product((7, -7.5, True), (2, 2.5, 0, True)):
+        try:
+            expected = getattr(torch, function)(*operands, **options)
+        except (RuntimeError, NotImplementedError):
+            with pytest.raises((TypeError, ZeroDivisionError, NotImplementedError), match=r"expected|has no cpu"):
+                getattr(genesis, function)(*operands, **options)
+        else:
+            actual = getattr(genesis, function)(*operands, **options)
+            torch.testing.assert_close(actual.to_torch(), expected, equal_nan=True)
+
+
+def test_two_numbers_where_pytorch_wants_a_tensor() -> None:
+    with pytest.raises(TypeError, match=r"Remainder: expected a Tensor among the arguments, got \(int, int\)"):
+        genesis.remainder(7, 2)
+    with pytest.raises(TypeError, match=r"Add: expected a Tensor among the arguments, got \(int, str\)"):
+        genesis.add(7, "2")

@@ -35,9 +35,11 @@ from genesis.creation import empty as empty
 from genesis.creation import eye as eye
 from genesis.creation import from_numpy as from_numpy
 from genesis.creation import full as full
+from genesis.creation import get_default_device as get_default_device
 from genesis.creation import is_tensor as is_tensor
 from genesis.creation import linspace as linspace
 from genesis.creation import ones as ones
+from genesis.creation import set_default_device as set_default_device
 from genesis.creation import tensor as tensor
 from genesis.creation import zeros as zeros
 from genesis.creation_like import empty_like as empty_like
@@ -100,6 +102,7 @@ from genesis.functional.convolve import transposed_conv_output_shape as transpos
 from genesis.functional.elementwise import *
 from genesis.functional.exponents import frexp as frexp
 from genesis.functional.extremes import *
+from genesis.functional.finite_differences import *
 from genesis.functional.fractions import *
 from genesis.functional.joining import *
 from genesis.functional.linalg import *

@@ -11,7 +11,8 @@ import numpy as np
 from genesis import dtypes
 from genesis.dtypes import DType, HostArray, Number
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.ndarray import CPU, Device, NDArray
+from genesis.ndarray import Device, NDArray, default_device
+from genesis.ndarray import set_default_device as place_by_default
 from genesis.pinning import placed
 from genesis.shapes import Shape, channels_last_strides
 from genesis.tensor import Tensor
@@ -40,7 +41,7 @@ def tensor(
     Args:
         data: a number, nested sequences of numbers, a numpy array or a tensor.
         dtype: by default that of an array or tensor; for Python numbers bool, int64 or the default float dtype.
-        device: "cpu" by default.
+        device: that of `genesis.get_default_device`, at first the CPU, if None.
         requires_grad: whether gradients accumulate in it.
     Returns: the shape of data.
     Raises: ShapeError: sequences of different lengths. DTypeError: no numbers. OverflowError: dtype does not hold a
@@ -166,7 +167,7 @@ def empty(
         sizes: one by one or as a sequence.
         size: the same as a sequence, by keyword.
         dtype: the default float dtype if None.
-        device: "cpu" if None.
+        device: that of `genesis.get_default_device`, at first the CPU, if None.
         requires_grad: whether gradients accumulate in it.
         memory_format: "contiguous" (row-major) or "channels_last" (NHWC, 4 dimensions).
     Returns: a tensor of that shape.
@@ -348,7 +349,29 @@ def linspace(
 
 
 def device_of(device: DeviceLike) -> Device:
-    return CPU if device is None else Device(device)
+    return default_device() if device is None else Device(device)
+
+
+def get_default_device() -> Device:
+    """The device on which this thread makes tensors, unless another one is named. See `genesis.set_default_device`."""
+    return default_device()
+
+
+def set_default_device(device: DeviceLike) -> None:
+    """Choose the device on which this thread makes tensors, unless another one is named.
+
+    `with genesis.device("cuda"):` does so for a block. What has memory of its own, as an array of NumPy's in
+    from_numpy, stays where it is.
+
+    Args:
+        device: a device; None for the CPU.
+
+    Example:
+        >>> genesis.set_default_device("cpu")
+        >>> genesis.zeros(1).device, genesis.get_default_device()
+        (device(type='cpu'), device(type='cpu'))
+    """
+    place_by_default(None if device is None else Device(device))
 
 
 def dtype_of(dtype: DType | None) -> DType:

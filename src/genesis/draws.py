@@ -1,4 +1,4 @@
-"""The methods of Tensor that fill it with random numbers."""
+"""The methods of Tensor that draw random numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Self, TypeVarTuple
 
 from genesis import dtypes
+from genesis import functional as F
 from genesis.autograd import Tensor
 from genesis.autograd.in_place import overwrites
-from genesis.errors import DTypeError, describe
+from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.keywords import also
 from genesis.in_place import InPlace
 from genesis.ndarray import NDArray, ops
+from genesis.shapes import Shape
 
 if TYPE_CHECKING:
     from genesis.generator import Generator
@@ -77,8 +79,8 @@ class Draws(InPlace):
             >>> genesis.empty(2).bernoulli_(1.0).tolist()
             [1.0, 1.0]
         """
-        if not isinstance(p, Tensor) and not 0 <= p <= 1:
-            raise ValueError(describe("bernoulli_", "p", "a probability in [0, 1]", p))
+        if not isinstance(p, Tensor):
+            _require_probability("bernoulli_", p)
         return self._draw("bernoulli_", generator, _tossed, p)
 
     def exponential_(self, lambd: float | Tensor = 1.0, *, generator: Generator | None = None) -> Self:
@@ -168,6 +170,40 @@ class Draws(InPlace):
             raise ValueError(describe("random_", "to", f"more than from_ ({from_})", to))
         return self._draw("random_", generator, _integers, from_, to)
 
+    # --- new tensors, whose probabilities are self's elements ---------------------------------------------------------
+
+    def bernoulli(self, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+        """1 with the probability that each element is, or with probability p, else 0. See `genesis.bernoulli`."""
+        each = self.detach()
+        if p is not None:
+            _require_probability("bernoulli", p)
+        elif not self.array.dtype.is_floating_point:
+            raise DTypeError(describe("bernoulli", "input", "a floating dtype", self.array.dtype))
+        elif not bool(((each >= 0) & (each <= 1)).all()):
+            raise ValueError(describe("bernoulli", "input", "probabilities", "others"))
+        with _drawing("bernoulli", generator, self):
+            return _tossed(each, each if p is None else p)
+
+    def multinomial(
+        self, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+    ) -> Tensor:  # fmt: skip
+        """Indices with the probabilities that weights have in each row. See `genesis.multinomial`."""
+        if self.array.ndim not in (1, 2) or not self.array.dtype.is_floating_point:
+            shape = f"shape {self.array.shape}"
+            raise ShapeError(describe("multinomial", "input", "floats of 1 or 2 dimensions", shape))
+        weights = self.detach().double()
+        possible = int((weights > 0).sum(-1).amin().item())
+        if not possible or not bool(((weights >= 0) & weights.isfinite()).all()):
+            raise ValueError(describe("multinomial", "input", "finite weights of at least 0, some above", "others"))
+        if num_samples < 1 or (not replacement and num_samples > possible):
+            expected = "at least 1" if replacement else f"from 1 to {possible}, the weights above 0"
+            raise ValueError(describe("multinomial", "num_samples", expected, num_samples))
+        with _drawing("multinomial", generator, self):
+            if replacement:
+                return draw_indices(weights, num_samples)
+            times = -(-_uniform(weights, weights.shape)).log1p()  # of first arrivals at the rates of the weights
+            return (-times / weights).topk(num_samples, -1).indices
+
     def _draw(self, op: str, generator: Generator | None, fill: Callable[[Tensor, *Ts], Tensor], *args: *Ts) -> Self:
         with _drawing(op, generator, self):
             return self._change(fill, *args)
@@ -186,6 +222,26 @@ def _drawing(op: str, generator: Generator | None, target: Draws) -> contextlib.
     if getattr(generator, "device", None) is not target.device:
         raise DTypeError(describe(op, "generator", f"a Generator of {target.device}", repr(generator)))
     return generator._in_place_of_the_devices()
+
+
+def _require_probability(op: str, p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ValueError(describe(op, "p", "a probability in [0, 1]", p))
+
+
+def draw_indices(weights: Tensor, num_samples: int) -> Tensor:
+    """The draws of multinomial() with replacement, for weights that are known to be good ones."""
+    ends = weights.double().cumsum(-1)
+    draws = _uniform(ends, (*weights.shape[:-1], num_samples)) * ends[..., -1:]
+    if num_samples == 1:  # fewer and cheaper calls, which count where a policy draws one action a step
+        places = F.sum(ends <= draws, -1, keepdim=True)
+    else:
+        places = F.searchsorted(ends, draws, right=True)
+    return places.clamp(0, weights.shape[-1] - 1)
+
+
+def _uniform(like: Tensor, shape: Shape) -> Tensor:
+    return like._like(NDArray.random("rand", like.array.device, shape, None, like.array.dtype))
 
 
 @overwrites("bernoulli_")

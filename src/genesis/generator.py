@@ -68,7 +68,7 @@ class Generator:
     def get_state(self) -> Tensor:
         """The state as bytes. See `genesis.get_rng_state`."""
         unrecordable(READS_STATE)
-        return tensor(np.frombuffer(self._stream.state, dtype=np.uint8))
+        return tensor(np.frombuffer(self._stream.state, dtype=np.uint8), device="cpu")
 
     def set_state(self, new_state: Tensor) -> None:
         """Restore a state. See `genesis.get_rng_state`."""

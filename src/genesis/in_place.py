@@ -194,6 +194,8 @@ class InPlace(Methods):
     clamp_min_ = _by(F.clamp_min)
     clamp_max_ = _by(F.clamp_max)
     mvlgamma_ = _by(F.mvlgamma)
+    igamma_ = _by(F.gammainc)
+    igammac_ = _by(F.gammaincc)
     logical_xor_ = _by(F.logical_xor)
     renorm_ = _by(F.renorm)
     cumprod_ = _by(F.cumprod)

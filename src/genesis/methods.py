@@ -81,6 +81,8 @@ class Methods(Properties):
     maximum = F.maximum
     minimum = F.minimum
     relu = F.relu
+    hardshrink = F.hardshrink
+    prelu = F.prelu
     softmax = F.softmax
     log_softmax = F.log_softmax
     eq = F.eq
@@ -147,6 +149,8 @@ class Methods(Properties):
     clamp_min = F.clamp_min
     clamp_max = F.clamp_max
     mvlgamma = F.mvlgamma
+    igamma = F.gammainc
+    igammac = F.gammaincc
     logical_xor = F.logical_xor
     isclose = F.isclose
     isposinf = F.isposinf

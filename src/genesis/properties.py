@@ -7,6 +7,7 @@ from typing import overload
 from genesis import shapes
 from genesis.autograd import Variable
 from genesis.dtypes import DType
+from genesis.errors import ShapeError, describe
 from genesis.ndarray import Device
 from genesis.shapes import Shape, Size
 
@@ -26,6 +27,7 @@ class Properties(Variable):
 
     # What PyTorch's tensors may be beside: scripts ask before they choose a path.
     is_xpu = is_mps = is_xla = is_ipu = is_hpu = is_mtia = is_maia = is_vulkan = False
+    layout = "strided"  # the only one that there is
     is_meta = is_sparse = is_sparse_csr = is_quantized = is_mkldnn = is_nested = False
 
     @property
@@ -128,6 +130,8 @@ class Properties(Variable):
         """False: there are no complex tensors."""
         return False
 
+    is_conj = is_neg = is_complex  # views that show what is conjugated or negated when it is read
+
     def is_signed(self) -> bool:
         """Whether the dtype has negative numbers."""
         return self.dtype.name not in ("bool", "uint8")
@@ -155,6 +159,20 @@ class Properties(Variable):
     def is_floating_point(self) -> bool:
         """Whether the dtype is a float."""
         return self.dtype.is_floating_point
+
+    def is_same_size(self, other: Variable) -> bool:
+        """Whether other has the same shape.
+
+        Args:
+            other: a tensor.
+        """
+        return self.array.shape == other.array.shape
+
+    def is_nonzero(self) -> bool:
+        """Whether the one element is not 0. See `genesis.is_nonzero`."""
+        if self.array.numel != 1:
+            raise ShapeError(describe("is_nonzero", "input", "one element", f"shape {self.array.shape}"))
+        return bool(self.array.item())
 
     def is_contiguous(self, memory_format: str = "contiguous") -> bool:
         """Whether the elements are dense in memory, in this order.

@@ -44,9 +44,7 @@ def is_nonzero(input: Tensor) -> bool:
         >>> genesis.is_nonzero(genesis.tensor([2.0]))
         True
     """
-    if input.numel() != 1:
-        raise ShapeError(describe("is_nonzero", "input", "one element", f"shape {input.shape}"))
-    return bool(input.item())
+    return input.is_nonzero()
 
 
 def numel(input: Tensor) -> int:

@@ -8,6 +8,8 @@ from genesis.functional import erfcx as erfcx
 from genesis.functional import erfinv as erfinv
 from genesis.functional import exp2 as exp2
 from genesis.functional import expm1 as expm1
+from genesis.functional import gammainc as gammainc
+from genesis.functional import gammaincc as gammaincc
 from genesis.functional import i0 as i0
 from genesis.functional import i0e as i0e
 from genesis.functional import i1 as i1
@@ -31,9 +33,9 @@ from genesis.functional import xlogy as xlogy
 from genesis.functional import zeta as zeta
 
 __all__ = [
-    "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i0e", "i1",
-    "i1e", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri", "polygamma",
-    "psi", "round", "sinc", "softmax", "xlog1py", "xlogy", "zeta",
+    "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaincc", "gammaln",
+    "i0", "i0e", "i1", "i1e", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr",
+    "ndtri", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
 
 psi = digamma

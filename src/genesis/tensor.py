@@ -59,6 +59,8 @@ class Tensor(NewTensors):
         (device(type='cpu'), False, False, True, -1)
         >>> x.nelement(), x.ndimension(), x.nbytes, x.is_complex(), x.is_signed(), x.is_inference()
         (6, 2, 24, False, True, False)
+        >>> x.layout, x.is_conj(), x.is_neg(), x.is_same_size(x.T), genesis.tensor(2).is_nonzero()
+        ('strided', False, False, False, True)
         >>> x.T.shape, x.mT.stride(), x.T.is_contiguous(), x[1].storage_offset()
         ((3, 2), (1, 3), False, 3)
         >>> y = (x * x).sum()

@@ -9,8 +9,9 @@ from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.graph import Node, Variable, array_from, new
 from genesis.autograd.modes import no_grad, state
 from genesis.autograd.views import ViewKind
+from genesis.dtypes import Number, of_scalar
 from genesis.errors import DTypeError
-from genesis.ndarray import NDArray
+from genesis.ndarray import Device, NDArray
 
 if TYPE_CHECKING:
     from genesis.tensor import Tensor
@@ -73,6 +74,7 @@ class Function(Differentiable):
     autocast: ClassVar[str | None] = (
         None  # under amp.autocast: "lower" precision, "float32", "widest" input, or as it comes
     )
+    takes_numbers: ClassVar[bool] = False  # computes two Python numbers too, as PyTorch's op does
     elementwise: ClassVar[bool] = False  # each element of a result depends on one of each operand, which broadcast
     # The ctx where nothing is recorded; of an ArrayFunction whose result is one new array, and which leaves nothing in
     # ctx but by save().
@@ -131,7 +133,7 @@ class Function(Differentiable):
             else:
                 inputs.append(arg)
         if first is None:
-            raise _no_tensor(cls.__name__, args)
+            return cls.apply(_as_tensor(cls, args), *args[1:], **kwargs)
         ctx = Context()
         ctx.needs_input_grad = _needs(args) if recorded else (False,) * len(args)
         if on_arrays:  # handing on no keywords takes its time too
@@ -227,9 +229,13 @@ def _needs(args: tuple[object, ...]) -> tuple[bool, ...]:
     return tuple([arg is not None and isinstance(arg, Variable) and arg._requires_grad for arg in args])
 
 
-def _no_tensor(op: str, args: tuple[object, ...]) -> DTypeError:
-    kinds = ", ".join(type(arg).__name__ for arg in args)
-    return DTypeError(f"{op}: expected a Tensor among the arguments, got ({kinds})")
+def _as_tensor(function: type[Function], args: tuple[object, ...]) -> Tensor:
+    """The first of several numbers as a tensor on the CPU, if the function takes them."""
+    number = args[0]
+    if not (function.takes_numbers and isinstance(number, Number) and all(isinstance(arg, Number) for arg in args)):
+        kinds = ", ".join(type(arg).__name__ for arg in args)
+        raise DTypeError(f"{function.__name__}: expected a Tensor among the arguments, got ({kinds})")
+    return Variable._result_class(NDArray.full((), number, of_scalar(number), Device("cpu")))
 
 
 def _record(

@@ -32,6 +32,7 @@ from genesis.cuda.memory import mem_get_info as mem_get_info
 from genesis.cuda.memory import memory_allocated as memory_allocated
 from genesis.cuda.memory import memory_reserved as memory_reserved
 from genesis.cuda.memory import memory_stats as memory_stats
+from genesis.cuda.memory import memory_summary as memory_summary
 from genesis.cuda.memory import reset_peak_memory_stats as reset_peak_memory_stats
 from genesis.cuda.memory import set_memory_limit as set_memory_limit
 from genesis.cuda.memory import set_per_process_memory_fraction as set_per_process_memory_fraction
@@ -44,9 +45,11 @@ from genesis.cuda.plans import import_plans as import_plans
 from genesis.cuda.plans import tune as tune
 from genesis.cuda.plans import tuning as tuning
 from genesis.cuda.random import get_rng_state as get_rng_state
+from genesis.cuda.random import get_rng_state_all as get_rng_state_all
 from genesis.cuda.random import manual_seed as manual_seed
 from genesis.cuda.random import manual_seed_all as manual_seed_all
 from genesis.cuda.random import set_rng_state as set_rng_state
+from genesis.cuda.random import set_rng_state_all as set_rng_state_all
 from genesis.cuda.streams import Event as Event
 from genesis.cuda.streams import ExternalStream as ExternalStream
 from genesis.cuda.streams import Stream as Stream

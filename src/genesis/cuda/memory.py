@@ -94,6 +94,31 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
     }
 
 
+def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
+    """The statistics as a table, to be printed.
+
+    Args:
+        device: as in `genesis.cuda.memory_allocated`.
+        abbreviated: accepted for PyTorch's signature.
+    Returns: some lines.
+
+    Example:
+        >>> from genesis.settings import override
+        >>> with override(cuda="simulated"):
+        ...     x = genesis.ones(1024, device="cuda")
+        ...     print(genesis.cuda.memory_summary().splitlines()[1])
+        memory         |      current |         peak
+    """
+    found = _statistics("memory_summary", device)
+    rows = (
+        ("allocated", found.allocated, found.peak_allocated),
+        ("reserved", found.reserved, found.peak_reserved),
+    )
+    lines = [f"CUDA device {index_of('memory_summary', device)}", f"{'memory':<14} | {'current':>12} | {'peak':>12}"]
+    lines += [f"{name:<14} | {now / 2**20:>8.1f} MiB | {peak / 2**20:>8.1f} MiB" for name, now, peak in rows]
+    return "\n".join([*lines, f"allocations: {found.num_allocations}, by the driver: {found.num_driver_allocations}"])
+
+
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
     """Reset the peaks to the present values. See `genesis.cuda.max_memory_allocated`."""
     memory.pool(index_of("reset_peak_memory_stats", device)).reset_peaks()

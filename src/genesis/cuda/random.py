@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from genesis import backends, random
-from genesis.cuda.device import DeviceLike, index_of, is_available
+from genesis.cuda.device import DeviceLike, device_count, index_of, is_available
 from genesis.ndarray import Device
 from genesis.tensor import Tensor
 
@@ -50,6 +52,20 @@ def get_rng_state(device: DeviceLike = None) -> Tensor:
         True
     """
     return random.get_rng_state(Device("cuda", index_of("get_rng_state", device)))
+
+
+def get_rng_state_all() -> list[Tensor]:
+    """The states of the random generators of all devices. See `genesis.cuda.get_rng_state`.
+
+    Returns: a uint8 vector on the CPU for each device.
+    """
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
+    """Restore the states of get_rng_state_all. See `genesis.cuda.get_rng_state`."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
 
 
 def set_rng_state(new_state: Tensor, device: DeviceLike = None) -> None:

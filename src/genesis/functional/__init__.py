@@ -20,6 +20,7 @@ from genesis.functional.einsum import *
 from genesis.functional.elementwise import *
 from genesis.functional.exponents import *
 from genesis.functional.extremes import *
+from genesis.functional.finite_differences import *
 from genesis.functional.folding import *
 from genesis.functional.fractional_pooling import *
 from genesis.functional.fractions import *
@@ -28,6 +29,7 @@ from genesis.functional.gates import *
 from genesis.functional.grid import *
 from genesis.functional.hurwitz import *
 from genesis.functional.in_place import *
+from genesis.functional.incomplete_gamma import *
 from genesis.functional.indexing import *
 from genesis.functional.interpolation import *
 from genesis.functional.joining import *

@@ -26,7 +26,7 @@ def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
     """input + alpha · other.
 
     Args:
-        input, other: tensors whose shapes broadcast, or one of them a number.
+        input, other: tensors whose shapes broadcast, or numbers.
         alpha: a factor of other; an integer if both operands are.
     Returns: the common shape, in the promoted dtype.
     Raises: ValueError: the shapes don't broadcast.
@@ -38,6 +38,8 @@ def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 
 
 class Add(BinaryFunction):
+    takes_numbers = True
+
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return ops.add(x, y)
@@ -51,7 +53,7 @@ def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
     """input − alpha · other.
 
     Args:
-        input, other: tensors whose shapes broadcast, or one of them a number.
+        input, other: tensors whose shapes broadcast, or numbers.
         alpha: a factor of other; an integer if both operands are.
     Returns: the common shape, in the promoted dtype.
     Raises: ValueError: the shapes don't broadcast. DTypeError: an operand is bool.
@@ -66,6 +68,8 @@ def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) ->
 
 
 class Sub(BinaryFunction):
+    takes_numbers = True
+
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return ops.sub(x, y)
@@ -76,7 +80,7 @@ class Sub(BinaryFunction):
 
 
 def _scaled(op: str, other: Tensor | Number, alpha: Number, input: Tensor | Number) -> Tensor | Number:
-    kinds = [value.array.dtype for value in (input, other) if isinstance(value, Tensor)]
+    kinds = [value.array.dtype if isinstance(value, Tensor) else dtypes.of_scalar(value) for value in (input, other)]
     if isinstance(alpha, float) and not any(dtype.is_floating_point for dtype in kinds):
         raise DTypeError(describe(op, "alpha", "an integer, as both inputs are integers", alpha))
     if isinstance(alpha, bool) and not all(dtype.name == "bool" for dtype in kinds):
@@ -88,7 +92,7 @@ def mul(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """input · other.
 
     Args:
-        input, other: tensors whose shapes broadcast, or one of them a number.
+        input, other: tensors whose shapes broadcast, or numbers.
     Returns: the common shape, in the promoted dtype.
     Raises: ValueError: the shapes don't broadcast.
     Grad: input, other. Saves the operands that the other's gradient needs.
@@ -99,6 +103,8 @@ def mul(input: Tensor | Number, other: Tensor | Number) -> Tensor:
 
 
 class Mul(BinaryFunction):
+    takes_numbers = True
+
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         needs_x, needs_y = ctx.needs_input_grad
@@ -115,7 +121,7 @@ def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | 
     """input / other, or the quotient rounded.
 
     Args:
-        input, other: tensors whose shapes broadcast, or one of them a number.
+        input, other: tensors whose shapes broadcast, or numbers.
         rounding_mode: None; "floor" rounds down, "trunc" towards zero; a rounded quotient has gradient zero.
     Returns: the common shape; the promoted dtype, but the default float dtype for unrounded integers.
     Raises: ValueError: the shapes don't broadcast; another rounding_mode.
@@ -133,6 +139,8 @@ def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | 
 
 
 class Div(BinaryFunction):
+    takes_numbers = True
+
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         needs_y = ctx.needs_input_grad[1]
@@ -151,7 +159,7 @@ def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """⌊input / other⌋, as Python's //.
 
     Args:
-        input, other: tensors whose shapes broadcast, or one of them a number.
+        input, other: tensors whose shapes broadcast, or numbers.
     Returns: the common shape, in the promoted dtype.
     Raises: ValueError: the shapes don't broadcast. DTypeError: both are bool. ZeroDivisionError: integers by 0.
     Grad: input, other: zero everywhere. Saves nothing.
@@ -168,7 +176,7 @@ def _require_divisor(op: str, input: Tensor | Number, other: Tensor | Number) ->
     dtype = result_type(*(value.array if isinstance(value, Tensor) else value for value in (input, other)))
     if dtype.name == "bool":
         raise DTypeError(describe(op, "input", "numbers", dtype))
-    divides = isinstance(input, Tensor) and input.array.numel > 0
+    divides = not isinstance(input, Tensor) or input.array.numel > 0
     if divides and not isinstance(other, Tensor) and other == 0 and not dtype.is_floating_point:
         raise ZeroDivisionError(describe(op, "other", "a number other than 0, as input is of integers", other))
 
@@ -183,12 +191,16 @@ class Stepwise(ElementwiseFunction):
 
 
 class FloorDivide(Stepwise):
+    takes_numbers = True
+
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         return ops.floor_divide(x, y)
 
 
 class TruncDivide(Stepwise):
+    takes_numbers = True
+
     @staticmethod
     def forward(ctx: Context, x: Operand, y: Operand) -> NDArray:
         quotient = ops.div(x, y)

@@ -16,7 +16,7 @@ from genesis.graphs.flat import Conditions
 from genesis.graphs.reads import reads_of
 from genesis.graphs.trace import is_ours
 from genesis.graphs.watch import is_same
-from genesis.ndarray import NDArray
+from genesis.ndarray import NDArray, default_device
 from genesis.ndarray.array import Changes
 from genesis.nn import Module
 from genesis.nn.hooks import everywhere
@@ -42,8 +42,8 @@ def modes_of(own: Mapping[str, Hashable]) -> tuple[object, ...]:
     """present_modes() of the thread whose state this is."""
     autocast = own["autocast"]
     return (
-        dtypes.get_default_dtype(), get_float32_precision(), settings.deterministic, own["recording"], own["folding"],
-        own["unsynced"],
+        dtypes.get_default_dtype(), default_device(), get_float32_precision(), settings.deterministic,
+        own["recording"], own["folding"], own["unsynced"],
         None if autocast is None else casts_key(autocast),
     )  # fmt: skip
 

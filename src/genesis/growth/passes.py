@@ -157,7 +157,7 @@ class RandomStates:
 
     def restore(self) -> None:
         for device, state in zip(self._devices, self._own, strict=True):
-            genesis.set_rng_state(genesis.tensor(np.frombuffer(state, np.uint8)), device)
+            genesis.set_rng_state(genesis.tensor(np.frombuffer(state, np.uint8), device="cpu"), device)
         random.setstate(self._python)
         name, keys, *place = self._numpy
         np.random.set_state((name, np.frombuffer(keys, np.uint32), *place))

@@ -9,7 +9,9 @@ from genesis.ndarray.copies import Copies as Copies
 from genesis.ndarray.device import CPU as CPU
 from genesis.ndarray.device import Device as Device
 from genesis.ndarray.device import current_index as current_index
+from genesis.ndarray.device import default_device as default_device
 from genesis.ndarray.device import set_current_index as set_current_index
+from genesis.ndarray.device import set_default_device as set_default_device
 from genesis.ndarray.ndarray import NDArray as NDArray
 
 ops = contract

@@ -44,6 +44,15 @@ class Device:
     def __reduce__(self) -> tuple[Callable[[str, int], Device], tuple[str, int]]:
         return Device, (self.type, self.index)
 
+    def __enter__(self) -> Device:
+        """Make tensors here inside, unless they are told otherwise."""
+        _current.entered.append(_current.default)
+        _current.default = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _current.default = _current.entered.pop()
+
     def __str__(self) -> str:
         return self.type if self.type == "cpu" else f"{self.type}:{self.index}"
 
@@ -54,7 +63,13 @@ class Device:
 
 
 class _Current(threading.local):
+    """This thread's choices: which device "cuda" is, and on which one tensors are made."""
+
     index = 0
+    default: Device | None = None  # the CPU
+
+    def __init__(self) -> None:
+        self.entered: list[Device | None] = []
 
 
 _current = _Current()
@@ -67,6 +82,15 @@ def current_index() -> int:
 
 def set_current_index(index: int) -> None:
     _current.index = index
+
+
+def default_device() -> Device:
+    """The device on which this thread makes tensors unless another one is named."""
+    return _current.default or CPU
+
+
+def set_default_device(device: Device | None) -> None:
+    _current.default = device
 
 
 CPU = Device("cpu")

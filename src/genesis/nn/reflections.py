@@ -30,7 +30,7 @@ def factored(matrix: Tensor) -> tuple[Tensor, Tensor]:
             v, t = _block(work, taus, start, end)
             rest = work[start:, end:]
             rest -= v @ (t.t() @ (v.t() @ rest))
-    return work, tensor(taus, dtype=dtypes.float64)
+    return work, tensor(taus, dtype=dtypes.float64, device="cpu")
 
 
 def _reflect(work: Tensor, column: int, end: int) -> float:
@@ -54,9 +54,9 @@ def _block(work: Tensor, taus: list[float], start: int, end: int) -> tuple[Tenso
     """The reflections of a panel as one, I − V · T · Vᵀ: LAPACK's larft."""
     v = work[start:, start:end].tril(-1)
     count = end - start
-    v[:count] += eye(count, dtype=dtypes.float64)
+    v[:count] += eye(count, dtype=dtypes.float64, device="cpu")
     products = v.t() @ v
-    t = eye(count, dtype=dtypes.float64) * tensor(taus[start:end], dtype=dtypes.float64)
+    t = eye(count, dtype=dtypes.float64, device="cpu") * tensor(taus[start:end], dtype=dtypes.float64, device="cpu")
     for column in range(1, count):
         t[:column, column] = (t[:column, :column] @ products[:column, column]) * -taus[start + column]
     return v, t
@@ -73,7 +73,7 @@ def orthonormal(matrix: Tensor) -> Tensor:
     work, tau = factored(matrix)
     rows, columns = work.shape
     taus = tau.tolist()
-    q = eye(rows, columns, dtype=dtypes.float64)
+    q = eye(rows, columns, dtype=dtypes.float64, device="cpu")
     for start in reversed(range(0, columns, PANEL)):
         v, t = _block(work, taus, start, min(start + PANEL, columns))
         rest = q[start:]

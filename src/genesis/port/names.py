@@ -20,6 +20,7 @@ import torch
 from genesis.port import stand_ins
 
 SOURCES: dict[str, tuple[str, ...]] = {  # beside the module of the same name
+    "torch": (f"{stand_ins.__name__}.toplevel_tensors",),
     "torch.cuda.amp": ("genesis.amp",),
     "torch.nn.modules": ("genesis.nn",),
     "torch.nn.parameter": ("genesis.nn",),
@@ -40,7 +41,7 @@ _FLAT = {  # packages of PyTorch's whose files' names Genesis has in one namespa
 }
 OTHER = {  # Genesis' are something else
     "torch.autograd.Variable", "torch.backends", "torch.device", "torch.export",
-    "torch.finfo", "torch.hub", "torch.load", "torch.port",
+    "torch.finfo", "torch.hub", "torch.load", "torch.manual_seed", "torch.port", "torch.random.manual_seed",
     "torch.save", "torch.serialization.load", "torch.serialization.save", "torch.torch",
 }  # fmt: skip
 

@@ -93,9 +93,9 @@ def pack_padded_sequence(
     flat = F.reshape(steps_first, (longest * count, *steps_first.shape[2:]))
     data = F.index_select(flat, 0, _indices(rows, input.device))
     if enforce_sorted:
-        return PackedSequence(data, tensor(batch_sizes))
+        return PackedSequence(data, tensor(batch_sizes, device="cpu"))
     sorted_indices = _indices(order, input.device)
-    return PackedSequence(data, tensor(batch_sizes), sorted_indices, invert_permutation(sorted_indices))
+    return PackedSequence(data, tensor(batch_sizes, device="cpu"), sorted_indices, invert_permutation(sorted_indices))
 
 
 def pad_packed_sequence(
@@ -133,7 +133,8 @@ def pad_packed_sequence(
     last = full((1, *data.shape[1:]), padding_value, dtype=data.dtype, device=data.device)
     padded = F.index_select(F.cat([data, last]), 0, _indices(rows, data.device))
     padded = F.reshape(padded, (total, count, *data.shape[1:]))
-    return F.transpose(padded, 0, 1) if batch_first else padded, tensor([lengths[place] for place in order])
+    in_order = tensor([lengths[place] for place in order], device="cpu")
+    return F.transpose(padded, 0, 1) if batch_first else padded, in_order
 
 
 def pad_sequence(

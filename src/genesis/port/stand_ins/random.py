@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import genesis
+from genesis.port.stand_ins.toplevel import default_generator as default_generator
 from genesis.port.stand_ins.toplevel import initial_seed as initial_seed
+from genesis.port.stand_ins.toplevel import manual_seed as manual_seed
 
 
 @contextmanager

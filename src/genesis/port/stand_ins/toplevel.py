@@ -1,4 +1,4 @@
-"""torch: names that have no function of their own here, and those that it shares with torch.nn.functional."""
+"""torch: names that have no function of their own here; those of tensors stand in toplevel_tensors.py."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import builtins
 import functools
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 import genesis
-from genesis import Tensor
+from genesis.amp import GradScaler as GradScaler
 from genesis.amp import is_autocast_enabled as is_autocast_enabled
 from genesis.autograd.modes import state as thread
+from genesis.errors import OutOfMemoryError as OutOfMemoryError
 from genesis.errors import describe
-from genesis.functional.keywords import also
-from genesis.nn import functional as F
 from genesis.port.facade import Missing
+from genesis.port.stand_ins.default_generator import default_generator as default_generator
 from genesis.port.stand_ins.device import device as device
 from genesis.port.stand_ins.serialization import load as load
 from genesis.port.stand_ins.serialization import save as save
 from genesis.settings import settings
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from genesis.dtypes import DType
-    from genesis.ndarray import Device
 
 strided = "strided"  # the only layout of tensors that there is
 layout = str
@@ -76,36 +72,6 @@ _check_index = functools.partial(_check_with, IndexError)
 _check_value = functools.partial(_check_with, ValueError)
 _check_type = functools.partial(_check_with, TypeError)
 _check_not_implemented = functools.partial(_check_with, NotImplementedError)
-
-
-# --- functions that torch.nn.functional has under the same name, with the same arguments ------------------------------
-
-_ALIKE = (
-    "adaptive_avg_pool1d", "adaptive_max_pool1d", "avg_pool1d", "bilinear", "celu", "celu_",
-    "channel_shuffle", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "cosine_similarity",
-    "group_norm", "hardshrink", "layer_norm", "max_pool1d", "max_pool2d", "pairwise_distance",
-    "pixel_shuffle", "pixel_unshuffle", "prelu", "relu_", "rms_norm", "rrelu", "rrelu_", "selu", "selu_", "threshold",
-    "threshold_",
-)  # fmt: skip
-globals().update({name: getattr(F, name) for name in _ALIKE})
-_DROPOUTS = ("alpha_dropout", "dropout", "feature_alpha_dropout")
-globals().update({name: also(train="training")(getattr(F, name)) for name in _DROPOUTS})
-
-
-# --- functions of complex tensors, which are all real here ------------------------------------------------------------
-
-
-def real(input: Tensor) -> Tensor:
-    """The real part: input itself."""
-    return input
-
-
-conj = resolve_conj = resolve_neg = positive = real
-
-
-def conj_physical(input: Tensor) -> Tensor:
-    """The conjugate: a copy."""
-    return input.clone()
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -164,41 +130,15 @@ get_num_threads, set_num_threads = torch.get_num_threads, torch.set_num_threads 
 get_num_interop_threads, set_num_interop_threads = torch.get_num_interop_threads, torch.set_num_interop_threads
 
 
+def manual_seed(seed: int) -> genesis.Generator:
+    """Seed the generators of all devices, and return the CPU's. See genesis.manual_seed."""
+    genesis.manual_seed(seed)
+    return default_generator
+
+
 def initial_seed() -> int:
     """The seed of the CPU's generator, which is PyTorch's."""
     return torch.initial_seed()
-
-
-def get_default_device() -> Device:
-    """The device on which tensors are made unless another one is named."""
-    return genesis.device("cpu")
-
-
-# --- tensors ----------------------------------------------------------------------------------------------------------
-
-
-def frombuffer(
-    buffer: Buffer, *, dtype: DType, count: int = -1, offset: int = 0, requires_grad: bool = False
-) -> Tensor:  # fmt: skip
-    """A vector on the memory of a buffer, as numpy.frombuffer makes one."""
-    found = np.frombuffer(memoryview(buffer), genesis.empty(0, dtype=dtype).numpy().dtype, count, offset)
-    if not found.flags.writeable:
-        found = found.copy()  # PyTorch shares what must not be written, and warns
-    made: Tensor = genesis.from_numpy(found)
-    return made.requires_grad_() if requires_grad else made
-
-
-def nan_to_num_(
-    input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
-) -> Tensor:  # fmt: skip
-    """Replace what is not finite, in place. See Tensor.nan_to_num_."""
-    changed: Tensor = input.nan_to_num_(nan, posinf, neginf)
-    return changed
-
-
-def _shape_as_tensor(input: Tensor) -> Tensor:
-    """The shape, as a vector."""
-    return genesis.tensor(list(input.shape), dtype=genesis.int64)
 
 
 # --- more of the machine and of names ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The methods of Tensor that fill it with random numbers."""
+"""The methods of Tensor that fill it with random numbers, or draw by its elements."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Self, TypeVarTuple
 
 from genesis import dtypes
+from genesis import functional as F
 from genesis.autograd import Tensor
 from genesis.autograd.in_place import overwrites
-from genesis.errors import DTypeError, describe
+from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.keywords import also
 from genesis.in_place import InPlace
 from genesis.ndarray import NDArray, ops
@@ -168,9 +169,53 @@ class Draws(InPlace):
             raise ValueError(describe("random_", "to", f"more than from_ ({from_})", to))
         return self._draw("random_", generator, _integers, from_, to)
 
+    def bernoulli(self, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+        """1 with the probability that each element is, or with probability p, else 0. See `genesis.bernoulli`."""
+        made = self._like(NDArray.empty(self.shape, self.dtype, self.device))
+        if p is not None:
+            return made.bernoulli_(p, generator=generator)
+        if not self.dtype.is_floating_point:
+            raise DTypeError(describe("bernoulli", "input", "a floating dtype", self.dtype))
+        each = self.detach()
+        if not bool(((each >= 0) & (each <= 1)).all()):
+            raise ValueError(describe("bernoulli", "input", "probabilities", "others"))
+        return made.bernoulli_(each, generator=generator)
+
+    def multinomial(
+        self, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+    ) -> Tensor:  # fmt: skip
+        """Indices with the probabilities that weights have in each row. See `genesis.multinomial`."""
+        if self.ndim not in (1, 2) or not self.dtype.is_floating_point:
+            raise ShapeError(describe("multinomial", "input", "floats of 1 or 2 dimensions", f"shape {self.shape}"))
+        weights = self.detach().double()
+        possible = int((weights > 0).sum(-1).amin().item())
+        if not bool((weights >= 0).all()) or not possible or not bool(weights.isfinite().all()):
+            raise ValueError(describe("multinomial", "input", "finite weights of at least 0, some above", "others"))
+        if num_samples < 1 or (not replacement and num_samples > possible):
+            expected = "at least 1" if replacement else f"from 1 to {possible}, the weights above 0"
+            raise ValueError(describe("multinomial", "num_samples", expected, num_samples))
+        if replacement:
+            return draw_indices(weights, num_samples, generator=generator)
+        draws = self._like(NDArray.empty(self.shape, dtypes.float64, self.device)).uniform_(generator=generator)
+        times = -(-draws).log1p()  # of the first arrivals, each at the rate of its weight
+        return F.topk(-times / weights, num_samples, -1).indices
+
     def _draw(self, op: str, generator: Generator | None, fill: Callable[[Tensor, *Ts], Tensor], *args: *Ts) -> Self:
         with _drawing(op, generator, self):
             return self._change(fill, *args)
+
+
+def draw_indices(weights: Tensor, num_samples: int, *, generator: Generator | None = None) -> Tensor:
+    """The draws of multinomial() with replacement, for weights that are known to be good ones."""
+    ends = weights.double().cumsum(-1)
+    shape = (*weights.shape[:-1], num_samples)
+    drawn = weights._like(NDArray.empty(shape, dtypes.float64, weights.device)).uniform_(generator=generator)
+    draws = drawn * ends[..., -1:]
+    if num_samples == 1:  # fewer and cheaper calls, which count where a policy draws one action a step
+        places = F.sum(ends <= draws, -1, keepdim=True)
+    else:
+        places = F.searchsorted(ends, draws, right=True)
+    return places.clamp(0, weights.shape[-1] - 1)
 
 
 _ABOVE = {

@@ -25,6 +25,7 @@ from genesis.adapted import (
     rrshift,
     rsub,
     split,
+    sum_to_size,
     tile,
     to_bfloat16,
     to_bool,
@@ -81,6 +82,8 @@ class Methods(Properties):
     maximum = F.maximum
     minimum = F.minimum
     relu = F.relu
+    prelu = F.prelu
+    hardshrink = F.hardshrink
     softmax = F.softmax
     log_softmax = F.log_softmax
     eq = F.eq
@@ -241,6 +244,7 @@ class Methods(Properties):
     diagonal = F.diagonal
     roll = F.roll
     split = split
+    sum_to_size = sum_to_size
     chunk = F.chunk
     unbind = F.unbind
     narrow = F.narrow

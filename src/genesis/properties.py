@@ -128,6 +128,29 @@ class Properties(Variable):
         """False: there are no complex tensors."""
         return False
 
+    def is_nonzero(self) -> bool:
+        """Whether the one element is not 0. See `genesis.is_nonzero`."""
+        return bool(self)
+
+    def is_same_size(self, other: Variable) -> bool:
+        """Whether other has this shape.
+
+        Args:
+            other: a tensor.
+
+        Example:
+            >>> genesis.ones(2).is_same_size(genesis.zeros(2))
+            True
+        """
+        return self.array.shape == other.array.shape
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether this is no leaf, and keeps its gradient in `grad` too. See `genesis.Tensor.retain_grad`."""
+        node = self.grad_fn
+        kept = None if node is None else node.retained.get(self._output_index)
+        return kept is not None and kept() is self
+
     def is_signed(self) -> bool:
         """Whether the dtype has negative numbers."""
         return self.dtype.name not in ("bool", "uint8")

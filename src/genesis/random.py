@@ -294,15 +294,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
         >>> genesis.bernoulli(genesis.tensor([0.0, 1.0])).tolist()
         [0.0, 1.0]
     """
-    if p is not None:
-        return input.new_empty(input.shape).bernoulli_(p, generator=generator)
-    if not input.dtype.is_floating_point:
-        raise DTypeError(describe("bernoulli", "input", "a floating dtype", input.dtype))
-    each = input.detach()
-    if not bool(((each >= 0) & (each <= 1)).all()):
-        raise ValueError(describe("bernoulli", "input", "probabilities", "others"))
-    with drawing("bernoulli", generator, input.device):
-        return input.new_empty(input.shape).bernoulli_(each)
+    return input.bernoulli(p, generator=generator)
 
 
 def multinomial(
@@ -322,32 +314,7 @@ def multinomial(
         >>> genesis.multinomial(genesis.tensor([0.0, 1.0]), 3, replacement=True).tolist()
         [1, 1, 1]
     """
-    if input.ndim not in (1, 2) or not input.dtype.is_floating_point:
-        raise ShapeError(describe("multinomial", "input", "floats of 1 or 2 dimensions", f"shape {input.shape}"))
-    weights = input.detach().double()
-    possible = int((weights > 0).sum(-1).amin().item())
-    if not bool((weights >= 0).all()) or not possible or not bool(weights.isfinite().all()):
-        raise ValueError(describe("multinomial", "input", "finite weights of at least 0, some above", "others"))
-    if num_samples < 1 or (not replacement and num_samples > possible):
-        expected = "at least 1" if replacement else f"from 1 to {possible}, the weights above 0"
-        raise ValueError(describe("multinomial", "num_samples", expected, num_samples))
-    if replacement:
-        return draw_indices(weights, num_samples, generator=generator)
-    draws = rand(input.shape, dtype=dtypes.float64, device=input.device, generator=generator)
-    times = -(-draws).log1p()  # of the first arrivals, each at the rate of its weight
-    return (-times / weights).topk(num_samples, -1).indices
-
-
-def draw_indices(weights: Tensor, num_samples: int, *, generator: Generator | None = None) -> Tensor:
-    """The draws of multinomial() with replacement, for weights that are known to be good ones."""
-    ends = weights.double().cumsum(-1)
-    shape = (*weights.shape[:-1], num_samples)
-    draws = rand(shape, dtype=dtypes.float64, device=weights.device, generator=generator) * ends[..., -1:]
-    if num_samples == 1:  # fewer and cheaper calls, which count where a policy draws one action a step
-        places = F.sum(ends <= draws, -1, keepdim=True)
-    else:
-        places = F.searchsorted(ends, draws, right=True)
-    return places.clamp(0, weights.shape[-1] - 1)
+    return input.multinomial(num_samples, replacement, generator=generator)
 
 
 @placed

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import genesis.functional as F
 from genesis.autograd import enable_grad, no_grad
 from genesis.distributions.distribution import Distribution, Parameter, broadcast
+from genesis.draws import draw_indices
 from genesis.dtypes import float64
 from genesis.errors import describe
-from genesis.random import draw_indices, rand, randn
+from genesis.random import rand, randn
 from genesis.tensor import Tensor
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from genesis.errors import GraphError
 from genesis.ndarray import NDArray
@@ -221,11 +221,11 @@ class Context:
 class _Read:
     """A property that an attribute of an instance may hide."""
 
-    def __init__(self, read: Callable[[Any], Any]) -> None:
+    def __init__(self, read: Callable[[Context], object]) -> None:
         self._read = read
         self.__doc__ = read.__doc__
 
-    def __get__(self, instance: object, owner: type) -> Any:
+    def __get__(self, instance: Context | None, owner: type) -> object:
         return self if instance is None else self._read(instance)
 
 
@@ -235,7 +235,7 @@ class UserContext(Context):
     """
 
     saved_tensors = property(vars(Context)["saved"].fget)
-    saved = _Read(vars(Context)["saved"].fget)
+    saved = cast("property", _Read(vars(Context)["saved"].fget))
 
 
 class Differentiable:

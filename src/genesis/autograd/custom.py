@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Never, Protocol, cast
 
 from genesis.autograd.context import Context, UserContext
 from genesis.autograd.graph import Variable, array_from, new
@@ -17,10 +16,16 @@ if TYPE_CHECKING:
     from genesis.tensor import Tensor
 
 
+class Called(Protocol):
+    """A function of whatever it is given."""
+
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+
 class SetupContext(Protocol):
     """The function that keeps what backward needs, where forward only computes."""
 
-    def __call__(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> object: ...
+    def __call__(self, ctx: Never, inputs: Never, output: Never) -> object: ...
 
 
 def apply_to_tensors(function: type[Function], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -44,8 +49,8 @@ def apply_to_tensors(function: type[Function], args: tuple[object, ...], kwargs:
         if function.setup_context is None:
             result = function.forward(ctx, *inputs, **kwargs)
         else:
-            result = cast("Callable[..., object]", function.forward)(*inputs, **kwargs)
-            function.setup_context(ctx, inputs, result)
+            result = cast("Called", function.forward)(*inputs, **kwargs)
+            cast("Called", function.setup_context)(ctx, inputs, result)
     if not tensors:
         return result
     return _Call(function, ctx, args, tensors).finish(result, recorded, kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Never, ParamSpec, Protocol, TypeVar, overload
 
 from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.custom import SetupContext, apply_to_tensors
@@ -53,7 +53,7 @@ class ForwardAlone(Protocol[P, Result]):
     def forward(*args: P.args, **kwargs: P.kwargs) -> Result: ...
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> object: ...
+    def setup_context(ctx: Never, inputs: Never, output: Never) -> object: ...
 
 
 class Function(Differentiable):

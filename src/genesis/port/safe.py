@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType, SimpleNamespace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 import safetensors
 
 from genesis import Tensor, interop
 from genesis.nn import Module
+
+if TYPE_CHECKING:
+    import torch
 
 _BESIDE = "safetensors.torch"
 
@@ -51,10 +54,14 @@ def _twin(module: ModuleType) -> ModuleType:
     return made
 
 
-def _theirs(name: str) -> Callable[..., Any]:
+class _Called(Protocol):
+    def __call__(self, *args: object) -> object: ...
+
+
+def _theirs(name: str) -> _Called:
     import safetensors.torch
 
-    found: Callable[..., Any] = getattr(safetensors.torch, name)
+    found: _Called = getattr(safetensors.torch, name)
     return found
 
 
@@ -66,14 +73,19 @@ def _all_to_torch(tensors: Mapping[str, object]) -> dict[str, object]:
     return {name: _to_torch(value) for name, value in tensors.items()}
 
 
-def _from_torch(value: Any, device: object) -> Tensor:
-    return interop.from_torch(value).to(str(device) if not isinstance(device, int) else f"cuda:{device}")
+def _from_torch(value: object, device: object) -> Tensor:
+    return interop.from_torch(cast("torch.Tensor", value)).to(
+        str(device) if not isinstance(device, int) else f"cuda:{device}"
+    )
+
+
+def _items(found: object) -> Iterable[tuple[str, object]]:
+    return cast("dict[str, object]", found).items()
 
 
 def save(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """See safetensors.torch.save."""
-    content: bytes = _theirs("save")(_all_to_torch(tensors), metadata)
-    return content
+    return cast("bytes", _theirs("save")(_all_to_torch(tensors), metadata))
 
 
 def save_file(
@@ -85,12 +97,12 @@ def save_file(
 
 def load(data: bytes) -> dict[str, Tensor]:
     """See safetensors.torch.load."""
-    return {name: _from_torch(value, "cpu") for name, value in _theirs("load")(data).items()}
+    return {name: _from_torch(value, "cpu") for name, value in _items(_theirs("load")(data))}
 
 
 def load_file(filename: str | os.PathLike[str], device: object = "cpu") -> dict[str, Tensor]:
     """See safetensors.torch.load_file."""
-    return {name: _from_torch(value, device) for name, value in _theirs("load_file")(filename).items()}
+    return {name: _from_torch(value, device) for name, value in _items(_theirs("load_file")(filename))}
 
 
 def save_model(
@@ -104,8 +116,7 @@ def load_model(
     model: Module, filename: str | os.PathLike[str], strict: bool = True, device: object = "cpu"
 ) -> tuple[list[str], list[str]]:
     """See safetensors.torch.load_model."""
-    missing, unexpected = _theirs("load_model")(_Twin(model), filename, strict, "cpu")
-    return missing, unexpected
+    return cast("tuple[list[str], list[str]]", _theirs("load_model")(_Twin(model), filename, strict, "cpu"))
 
 
 class _Twin(SimpleNamespace):
@@ -117,7 +128,7 @@ class _Twin(SimpleNamespace):
     def state_dict(self) -> dict[str, object]:
         return _all_to_torch(self.model.state_dict())
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool) -> tuple[list[str], list[str]]:
+    def load_state_dict(self, state: Mapping[str, object], strict: bool) -> tuple[list[str], list[str]]:
         given = {name: _from_torch(value, "cpu") for name, value in state.items()}
         found = self.model.load_state_dict(given, strict=strict)
         return found.missing_keys, found.unexpected_keys
@@ -152,8 +163,14 @@ class safe_open:  # noqa: N801  (its name there)
         return _from_torch(value, self._device) if self._is_ours else value
 
 
+class Sliced(Protocol):
+    """A tensor in a file, read where it is indexed."""
+
+    def __getitem__(self, index: object) -> object: ...
+
+
 class _Slice:
-    def __init__(self, part: Any, converted: Callable[[object], object]) -> None:
+    def __init__(self, part: Sliced, converted: Callable[[object], object]) -> None:
         self._part, self._converted = part, converted
 
     def __getitem__(self, index: object) -> object:

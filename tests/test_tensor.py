@@ -329,3 +329,34 @@ def test_random_fills() -> None:
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+METHODS = [
+    lambda x: x.sum_to_size(1, 3), lambda x: x.sum_to_size((3,)), lambda x: x.sum_to_size(2, 3),
+    lambda x: x.prelu(x[0].abs()), lambda x: x.hardshrink(0.7), lambda x: x.bernoulli(0.4),
+    lambda x: x.sigmoid().bernoulli(), lambda x: x.ge(9).any().is_nonzero(), lambda x: x.is_same_size(x[0]),
+    lambda x: (x.abs() > 0.5).double().multinomial(1).shape[1], lambda x: x.sum_to_size(2, 1).retains_grad,
+    lambda x: (x * 0 + x.new_tensor([0.0, 1.0, 0.0])).multinomial(5, replacement=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_beside_functions(method: Any) -> None:
+    drawn = torch.randn(2, 3, generator=torch.Generator().manual_seed(3))
+    results = []
+    for library in (genesis, torch):
+        library.manual_seed(5)
+        found = method(library.tensor(drawn.tolist()))
+        results.append(found.tolist() if hasattr(found, "tolist") else found)
+    assert results[0] == results[1]
+
+
+def test_retains_grad() -> None:
+    for library in (genesis, torch):
+        x = library.ones(2, requires_grad=True)
+        y = x * 2
+        assert (x.retains_grad, y.retains_grad) == (False, False)
+        y.retain_grad()
+        assert y.retains_grad
+    with pytest.raises(ShapeError, match=r"sum_to_size: .* expected a shape that broadcasts to \(2, 3\), got \(2,\)"):
+        genesis.ones(2, 3).sum_to_size(2)

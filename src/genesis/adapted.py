@@ -8,6 +8,7 @@ from genesis import dtypes
 from genesis import functional as F
 from genesis.autograd import Tensor
 from genesis.dtypes import DType, Number
+from genesis.errors import ShapeError, describe
 
 # --- what differs from its function in the order of the arguments -----------------------------------------------------
 
@@ -193,3 +194,23 @@ def to_bool(self: Tensor, memory_format: str = "preserve") -> Tensor:
 def cast(tensor: Tensor, dtype: DType, memory_format: str) -> Tensor:
     result = F.cast(tensor, dtype)
     return result if memory_format == "preserve" else F.contiguous(result, memory_format)
+
+
+def sum_to_size(self: Tensor, *size: int | Sequence[int]) -> Tensor:
+    """The sum over all dimensions that broadcasting size to the shape of self would repeat.
+
+    Args:
+        size: a shape that broadcasts to that of self.
+    Returns: size, dtype of self.
+    Raises: ShapeError: it does not broadcast.
+
+    Example:
+        >>> genesis.ones(3, 2).sum_to_size(1, 2).tolist()
+        [[3.0, 3.0]]
+    """
+    wanted, shape = tuple(sizes_of(size)), self.array.shape
+    lead = len(shape) - len(wanted)
+    if lead < 0 or any(size not in (1, its) for size, its in zip(wanted, shape[lead:], strict=True)):
+        raise ShapeError(describe("sum_to_size", "size", f"a shape that broadcasts to {shape}", wanted))
+    dims = [dim for dim, its in enumerate(shape) if dim < lead or wanted[dim - lead] != its]
+    return F.reshape(F.sum(self, dims), wanted) if dims else self

@@ -23,7 +23,7 @@ class GraphError(GenesisError, RuntimeError):
     """Misuse of autograd: backward twice, a saved value changed in place, a leaf changed in place."""
 
 
-class CheckpointError(GenesisError, ValueError):
+class CheckpointError(GenesisError, ValueError, RuntimeError):  # the latter as PyTorch's load_state_dict raises it
     """A file that is not a complete checkpoint, or that does not match the model."""
 
 

@@ -25,6 +25,7 @@ from genesis.adapted import (
     rrshift,
     rsub,
     split,
+    sum_to_size,
     tile,
     to_bfloat16,
     to_bool,
@@ -246,6 +247,7 @@ class Methods(Properties):
     diagonal = F.diagonal
     roll = F.roll
     split = split
+    sum_to_size = sum_to_size
     chunk = F.chunk
     unbind = F.unbind
     narrow = F.narrow

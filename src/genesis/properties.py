@@ -132,6 +132,13 @@ class Properties(Variable):
 
     is_conj = is_neg = is_complex  # views that show what is conjugated or negated when it is read
 
+    @property
+    def retains_grad(self) -> bool:
+        """Whether this is no leaf, and keeps its gradient in `grad` too. See `genesis.Tensor.retain_grad`."""
+        node = self.grad_fn
+        kept = None if node is None else node.retained.get(self._output_index)
+        return kept is not None and kept() is self
+
     def is_signed(self) -> bool:
         """Whether the dtype has negative numbers."""
         return self.dtype.name not in ("bool", "uint8")

@@ -123,6 +123,13 @@ def test_default_collate() -> None:
     assert default_collate([(1, genesis.ones(2)), (2, genesis.zeros(2))])[1].tolist() == [[1.0, 1.0], [0.0, 0.0]]
 
 
+def test_the_samplers_of_a_loader_are_of_the_public_classes() -> None:
+    data = TensorDataset(genesis.arange(4))
+    assert isinstance(DataLoader(data, shuffle=True).sampler, genesis.data.RandomSampler)
+    assert isinstance(DataLoader(data).sampler, genesis.data.SequentialSampler)
+    assert not isinstance(DataLoader(data).sampler, genesis.data.RandomSampler)
+
+
 def test_random_split() -> None:
     genesis.manual_seed(0)
     left, right = random_split(TensorDataset(genesis.arange(10)), [0.7, 0.3])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Never, ParamSpec, Protocol, TypeVar, overload
 
 from genesis.autograd.context import Context, Differentiable
-from genesis.autograd.graph import Node, Variable, array_from, new
-from genesis.autograd.modes import no_grad, state
+from genesis.autograd.custom import SetupContext, apply_to_tensors
+from genesis.autograd.graph import Variable, new
+from genesis.autograd.modes import state
+from genesis.autograd.recording import needs, note_view, record
 from genesis.autograd.views import ViewKind
 from genesis.dtypes import Number, of_scalar
 from genesis.errors import DTypeError
@@ -46,13 +47,26 @@ class Forward(Protocol[Ctx, P, Result]):
     def forward(ctx: Ctx, /, *args: P.args, **kwargs: P.kwargs) -> Result: ...
 
 
+class ForwardAlone(Protocol[P, Result]):
+    """A function by a forward without ctx, whose setup_context keeps what backward needs."""
+
+    @staticmethod
+    def forward(*args: P.args, **kwargs: P.kwargs) -> Result: ...
+
+    @staticmethod
+    def setup_context(ctx: Never, inputs: Never, output: Never) -> object: ...
+
+
 class Function(Differentiable):
     """An op with its gradient. Subclass it with two static methods:
 
         forward(ctx, *args, **kwargs) -> a tensor or a tuple of tensors
         backward(ctx, *grad_outputs) -> the gradient of each positional argument, by position; None for the others
 
-    and call it by `apply`. Tensors are handed in without graph, and nothing inside is recorded.
+    and call it by `apply`. Tensors are handed in without graph, and nothing inside is recorded. What backward needs may
+    be kept by a third one instead: then forward(*args) has no ctx, and is followed by
+
+        setup_context(ctx, inputs, output) with the tuple of its arguments, and what it returned
 
     Example:
         >>> class Cube(genesis.autograd.Function):
@@ -79,11 +93,15 @@ class Function(Differentiable):
     # The ctx where nothing is recorded; of an ArrayFunction whose result is one new array, and which leaves nothing in
     # ctx but by save().
     unrecorded: ClassVar[Unrecorded | None] = None
+    setup_context: ClassVar[SetupContext | None] = None  # of Functions on tensors
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("a Function needs a static method forward(ctx, ...)")
 
+    @overload
+    @classmethod
+    def apply(cls: type[ForwardAlone[P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     @classmethod
     def apply(cls: type[Forward[Ctx, P, NDArray]], *args: object, **kwargs: object) -> Tensor: ...
@@ -116,7 +134,9 @@ class Function(Differentiable):
                 return variable
         if modes["autocast"] is not None:
             args = modes["autocast"](cls, args)
-        recording, on_arrays = modes["recording"], cls.on_arrays
+        if not cls.on_arrays:
+            return apply_to_tensors(cls, args, kwargs)
+        recording = modes["recording"]
         first: Variable | None = None
         inputs: list[object] = []
         recorded = False
@@ -129,35 +149,31 @@ class Function(Differentiable):
                         arg._refresh()
                     if arg._requires_grad:
                         recorded = cls.differentiable
-                inputs.append(arg.array if on_arrays else arg.detach())
+                inputs.append(arg.array)
             else:
                 inputs.append(arg)
         if first is None:
             return cls.apply(_as_tensor(cls, args), *args[1:], **kwargs)
         ctx = Context()
-        ctx.needs_input_grad = _needs(args) if recorded else (False,) * len(args)
-        if on_arrays:  # handing on no keywords takes its time too
-            result = cls.forward(ctx, *inputs, **kwargs) if kwargs else cls.forward(ctx, *inputs)
-        else:
-            with no_grad():
-                result = cls.forward(ctx, *inputs, **kwargs)
+        ctx.needs_input_grad = needs(args) if recorded else (False,) * len(args)
+        # Handing on no keywords takes its time too.
+        result = cls.forward(ctx, *inputs, **kwargs) if kwargs else cls.forward(ctx, *inputs)
         make, origin = first._result_class, first.array
         if type(result) is NDArray and not recorded and modes["observer"] is None:
             variable = new(make)
             variable.array = result
             if result.is_view_of(origin):
-                _note_view(variable, first, recording, on_arrays)
+                note_view(variable, first, recording)
             return variable
         outputs = result if isinstance(result, tuple) else (result,)
         variables: list[Tensor] = []
         for output in outputs:
-            array = output if on_arrays else array_from(f"{cls.__name__}.forward", output)
             variables.append(variable := new(make))
-            variable.array = array
-            if array.is_view_of(origin):
-                _note_view(variable, first, recording, on_arrays, several=outputs is result)
+            variable.array = output
+            if output.is_view_of(origin):
+                note_view(variable, first, recording, ViewKind.SEVERAL if outputs is result else None)
         if recorded:
-            _record(cls, ctx, args, kwargs, outputs, variables)
+            record(cls, ctx, args, kwargs, outputs, variables)
         if modes["observer"] is not None:
             modes["observer"](cls, args, kwargs, variables)
         return tuple(variables) if outputs is result else variables[0]
@@ -224,11 +240,6 @@ class BinaryFunction(ElementwiseFunction):
     unrecorded = Unrecorded(2)
 
 
-def _needs(args: tuple[object, ...]) -> tuple[bool, ...]:
-    """Say which arguments require a gradient."""
-    return tuple([arg is not None and isinstance(arg, Variable) and arg._requires_grad for arg in args])
-
-
 def _as_tensor(function: type[Function], args: tuple[object, ...]) -> Tensor:
     """The first of several numbers as a tensor on the CPU, if the function takes them."""
     number = args[0]
@@ -236,31 +247,3 @@ def _as_tensor(function: type[Function], args: tuple[object, ...]) -> Tensor:
         kinds = ", ".join(type(arg).__name__ for arg in args)
         raise DTypeError(f"{function.__name__}: expected a Tensor among the arguments, got ({kinds})")
     return Variable._result_class(NDArray.full((), number, of_scalar(number), Device("cpu")))
-
-
-def _record(
-    function: type[Function], ctx: Context, args: tuple[Any, ...], kwargs: dict[str, object],
-    outputs: Sequence[object], made: list[Tensor],
-) -> None:  # fmt: skip
-    """Put a call into the graph: made are the tensors of its outputs."""
-    ctx.kwargs = kwargs
-    if not function.on_arrays:
-        ctx.note_roles(args, made)
-    node, unwanted = Node(function, ctx, args, made), ctx.non_differentiable
-    for index, variable in enumerate(made):
-        if variable.array.dtype.is_floating_point and not (unwanted and any(outputs[index] is x for x in unwanted)):
-            variable._requires_grad, variable._node, variable._output_index = True, node, index
-
-
-def _note_view(view: Variable, origin: Variable, recording: bool, on_arrays: bool, several: bool = False) -> None:
-    """Tell a view of its base; what is taken from a view that cannot change cannot change either."""
-    view._base = origin if origin._base is None else origin._base
-    view._viewed_at = view.array.changes.count
-    if not recording:
-        view._view_kind = ViewKind.UNRECORDED
-    elif several:
-        view._view_kind = ViewKind.SEVERAL
-    elif not on_arrays:
-        view._view_kind = ViewKind.CUSTOM
-    elif origin._base is not None:
-        view._view_kind = origin._view_kind

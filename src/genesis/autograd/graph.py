@@ -290,23 +290,22 @@ class Node:
                 f"backward: the graph was freed when it ran the first time (at {self.function.__name__}); "
                 "pass retain_graph=True there to run it again"
             )
-        if len(grads) > 1:
+        if len(grads) > 1 and ctx._materializes_grads:
             grads = [
                 NDArray.full(shape, 0, dtype, device) if grad is None and dtype.is_floating_point else grad
                 for grad, (shape, dtype, device) in zip(grads, self.outputs, strict=True)
             ]
         if self.function.backward is Differentiable.backward:
             raise NotImplementedError(f"{self.function.__name__}: it has no backward, and cannot be differentiated")
-        ctx.owns_grad, ctx.addend = owns_grad and len(grads) == 1, addend
         on_arrays = self.function.on_arrays
         if on_arrays:
+            ctx.owns_grad, ctx.addend = owns_grad and len(grads) == 1, addend
             results = self.function.backward(ctx, *grads)
+            ctx.addend = None  # which nobody is to hold longer
         else:
             with no_grad():
-                results = self.function.backward(
-                    ctx, *[None if grad is None else self.result_class(grad) for grad in grads]
-                )
-        ctx.addend = None  # which nobody is to hold longer
+                handed = ctx._by_output([None if grad is None else self.result_class(grad) for grad in grads])
+                results = self.function.backward(ctx, *handed)
         results = results if isinstance(results, tuple) else (results,)
         num_edges = len(self.edges)
         if len(results) > num_edges and all(result is None for result in results[num_edges:]):

@@ -105,7 +105,19 @@ def _change_recorded(op: str, self: Variable, function: Op, args: Sequence[objec
         result = _overwritten(before, result, (*args, *kwargs.values()))
     if not result._requires_grad:
         return  # of a dtype without gradients
+    take_over(self, result)
+
+
+def take_over(self: Variable, result: Tensor) -> None:
+    """Self, which has the values of result in its memory by now, stands where result stands in the graph.
+
+    Args:
+        self: a tensor that may change in place, any shape.
+        result: what it became, of its shape.
+    """
     if self._base is None:
+        before = self.detach()
+        before._take_place_of(self)
         self._take_place_of(result)
         self._keep_retaining(before)
     else:

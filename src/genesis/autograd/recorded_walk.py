@@ -36,7 +36,7 @@ class Recorded:
     @property
     def saved(self) -> tuple[Any, ...]:
         """The saved values, as arrays."""
-        return self.ctx.saved
+        return self.ctx.saved_tensors
 
     def constant(self, array: NDArray) -> Tensor:
         """An array without a place in the graph."""
@@ -176,7 +176,7 @@ def _input_grads(node: Node, grads: list[Tensor | None], retain_graph: bool) -> 
             f"backward: the graph was freed when it ran the first time (at {function.__name__}); "
             "pass retain_graph=True there to run it again"
         )
-    if len(grads) > 1:
+    if len(grads) > 1 and ctx._materializes_grads:
         grads = [
             node.result_class(NDArray.full(shape, 0, dtype, device))
             if grad is None and dtype.is_floating_point
@@ -185,7 +185,7 @@ def _input_grads(node: Node, grads: list[Tensor | None], retain_graph: bool) -> 
         ]
     call = Recorded(node, ctx)
     if not function.on_arrays:
-        results = function.backward(_with_places(call), *grads)
+        results = function.backward(_with_places(call), *ctx._by_output(grads))
     elif function in RULES:
         results = RULES[function](call, *grads)
     else:
@@ -208,12 +208,12 @@ def _input_grads(node: Node, grads: list[Tensor | None], retain_graph: bool) -> 
 def _with_places(call: Recorded) -> Context:
     """The context of a function of users, whose saved arguments and outputs are in their places in the graph."""
     placed = []
-    for value, role in zip(call.saved, call.ctx.roles, strict=True):
+    for value, role in zip(call.saved, call.ctx._roles, strict=True):
         if role is None or not isinstance(value, Variable):
             placed.append(value)
         else:
             placed.append(call.input(role, value.array) if role >= 0 else call.output(value.array, -1 - role))
-    twin = Context()
+    twin = type(call.ctx)()
     vars(twin).update(vars(call.ctx))
     twin._saved = tuple(placed)
     return twin

@@ -9,7 +9,7 @@ import torch
 import torch.utils.data
 
 from genesis import interop
-from genesis.data.sampling import with_torchs_generator
+from genesis.data.sampling import RandomSampler, with_torchs_generator
 from genesis.data.tree import map_tree
 from genesis.tensor import Tensor
 
@@ -35,6 +35,8 @@ class DataLoader(torch.utils.data.DataLoader):
 
     def __init__(self, dataset: object, batch_size: int | None = 1, *args: object, **options: object) -> None:
         super().__init__(dataset, batch_size, *args, **with_torchs_generator(options))
+        if type(self.sampler) is torch.utils.data.RandomSampler:  # made for shuffle=True; programs ask what it is
+            self.sampler.__class__ = RandomSampler
         chosen: Collate = self.collate_fn
         # Workers hand PyTorch's tensors over in shared memory; here they become Genesis' on the same memory.
         ours = {torch.utils.data.default_collate: default_collate, torch.utils.data.default_convert: default_convert}

@@ -47,7 +47,7 @@ def replay(
         >>> step = growth.grow_width(first, "0", channels=5, example=genesis.zeros(1, 2))
         >>> growth.replay(second, growth.history(first).state_dict())
         >>> second.load_state_dict(first.state_dict())
-        IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+        <All keys matched successfully>
     """
     optimizers, copies = _several(optimizer), _several(averages)
     room = Room.of(log, shapes)

@@ -140,7 +140,7 @@ class Stateful:
         Example:
             >>> layer = nn.Linear(1, 1)
             >>> layer.load_state_dict({"weight": genesis.full((1, 1), 2.0), "bias": genesis.zeros(1)})
-            IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+            <All keys matched successfully>
             >>> layer(genesis.ones(1)).tolist()
             [2.0]
         """
@@ -252,7 +252,7 @@ class Stateful:
             ...     lambda module, state, prefix, *rest: state.update({prefix + "weight": state.pop(prefix + "w")})
             ... )
             >>> layer.load_state_dict({"w": genesis.ones(1, 1)})
-            IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+            <All keys matched successfully>
         """
         return self._register_state_hook("before loading", hook)
 
@@ -272,7 +272,7 @@ class Stateful:
             >>> layer = nn.Linear(1, 1)
             >>> handle = layer.register_load_state_dict_post_hook(lambda module, keys: keys.missing_keys.clear())
             >>> layer.load_state_dict({"weight": genesis.ones(1, 1)})
-            IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+            <All keys matched successfully>
         """
         return self._register_state_hook("after loading", hook)
 
@@ -297,7 +297,7 @@ class Stateful:
             >>> path = tempfile.mkdtemp() + "/linear.safetensors"
             >>> genesis.save(nn.Linear(2, 1), path)
             >>> nn.Linear(2, 1).load(path)
-            IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+            <All keys matched successfully>
         """
         weights = state.weights_in(state.read(path), path)
         try:

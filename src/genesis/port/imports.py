@@ -26,8 +26,7 @@ def redirecting_import(
 ) -> object:
     """The __import__ of redirected modules: as Python's, but modules of PyTorch's are facades."""
     if level or not is_pytorch(name):
-        found = plain_import(name, globals, locals, fromlist, level)
-        return redirecting_importlib() if found is importlib else found
+        return _in_place_of(plain_import(name, globals, locals, fromlist, level))
     frame = sys._getframe(1)
     module: object = facade("torch")
     for part in name.split(".")[1:]:
@@ -38,6 +37,17 @@ def redirecting_import(
         if each != "*":
             _imported(module, each, frame, name)
     return module
+
+
+def _in_place_of(found: ModuleType) -> ModuleType:
+    """The module that redirected code gets for one that is not PyTorch's."""
+    if found is importlib:
+        return redirecting_importlib()
+    if found.__name__ in ("safetensors", "safetensors.torch"):
+        from genesis.port import safe
+
+        return safe.in_place_of(found)
+    return found
 
 
 def _imported(module: object, name: str, frame: FrameType, asked: str) -> object:
@@ -81,7 +91,7 @@ def import_module(name: str, package: str | None = None) -> ModuleType:
     """
     name = importlib.util.resolve_name(name, package) if name.startswith(".") else name
     if not is_pytorch(name):
-        return importlib.import_module(name)
+        return _in_place_of(importlib.import_module(name))
     module = facade("torch")
     for part in name.split(".")[1:]:
         path = f"{module._torch_name}.{part}"

@@ -65,7 +65,10 @@ class Loop:
             result = self._in_thread(x, target) if self.thread else self._run(x, target)
         except (ValueError, TypeError, RuntimeError) as error:
             result = type(error).__name__
-        self.after()
+        try:
+            self.after()
+        except ValueError as error:  # a schedule of an optimizer that has got another group
+            result = (result, str(error))
         self.held.append(result)
         return self.seen(result)
 

@@ -136,7 +136,7 @@ def _layers_own(problem: Problem) -> ConvGeometry:
 
 
 def _num_pixels(problem: Problem) -> int:
-    """Of the result."""
+    """The pixels of the result."""
     return problem.output_shape[0] * math.prod(problem.output_shape[2:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -69,3 +70,22 @@ def test_a_single_image_may_have_any_stride_over_images(dtype: torch.dtype, grou
     weight = torch.randn(4, 4 // groups, 3, 3, dtype=dtype, requires_grad=True)
     torch.conv2d(x.contiguous(), weight, None, 1, 1, 1, groups).backward(grad.contiguous())
     torch.testing.assert_close(conv.conv_weight_grad(grad, view, *how), weight.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("needs", [*itertools.product([True, False], repeat=3)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradients_that_are_needed(stride: int, needs: tuple[bool, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    geometry = ConvGeometry((stride,) * 2, (1, 1), (1, 1), 1)
+    operands = torch.randn(2, 32, 9, 8), torch.randn(48, 32, 3, 3), torch.randn(48)
+    exact = [each.double().requires_grad_() for each in operands]
+    y = torch.conv2d(*exact, *geometry)
+    grad = torch.randn(y.shape)
+    expected = torch.autograd.grad(y, exact, grad.double())
+    x, weight, grad = (each.to(dtype).contiguous(memory_format=torch.channels_last) for each in (*operands[:2], grad))
+    found = conv.conv_gradients(grad, x, weight, geometry, needs, None)
+    for ours, theirs, needed in zip(found, expected, needs, strict=True):
+        assert (ours is not None) == needed
+        if ours is not None:
+            assert (ours - theirs).norm() <= 3e-7 * theirs.norm()

@@ -268,15 +268,18 @@ def conv_gradients(
     if needs_input and _has_long_input_grad(weight, geometry.stride, geometry.groups):
         grad_input = sums.input_grad(grad_conv, weight, input.shape, geometry)
         needs_input = False
-    if needs_input or needs_weight or needs_bias:
+    if needs_bias and not needs_weight:  # oneDNN would compute the weight's gradient again
+        grad_bias = grad_conv.sum((0, 2, 3))
+    if needs_input or needs_weight:
         stride, padding, dilation, groups = geometry
-        bias_sizes = (weight.shape[0],) if needs_bias else None
-        direct_input, direct_weight, grad_bias = aten.convolution_backward(
-            grad_conv, _channels_last(input), weight, bias_sizes, stride, padding, dilation, False, (0, 0), groups,
-            (needs_input, needs_weight, needs_bias),
+        of_bias = needs_bias and needs_weight
+        found = aten.convolution_backward(
+            grad_conv, _channels_last(input), weight, (weight.shape[0],) if of_bias else None, stride, padding,
+            dilation, False, (0, 0), groups, (needs_input, needs_weight, of_bias),
         )  # fmt: skip
-        grad_input = direct_input if needs_input else grad_input
-        grad_weight = direct_weight if needs_weight else grad_weight
+        grad_input = found[0] if needs_input else grad_input
+        grad_weight = found[1] if needs_weight else grad_weight
+        grad_bias = found[2] if of_bias else grad_bias
     if grad_input is not None and addend is not None:
         grad_input.add_(addend)
     return grad_input, grad_weight, grad_bias

@@ -92,7 +92,10 @@ def _plan(
     if choices.PRODUCT in choice.candidates and (direction == INPUT_GRAD or not pays):
         choice = replace(choice, guess=choices.PRODUCT)
     elif pays:
-        choice = replace(choice, guess=guess(problem, wide, num_threads))
+        best = guess(problem, wide, num_threads)
+        if best == choices.TILES and _num_pixels(problem) < _LEAST_PIXELS:  # whose sums are longer than oneDNN's
+            best = choices.WEIGHTS
+        choice = replace(choice, guess=best)
     name = host.chosen(choice, lambda: _bench(direction, problem, wide, num_threads, plain))
     return None if name == choices.PLAIN else _by(direction, problem, wide, num_threads, name)
 
@@ -132,6 +135,11 @@ def _layers_own(problem: Problem) -> ConvGeometry:
     return ConvGeometry((1, 1), (its[0], its[1]), dilation, groups)
 
 
+def _num_pixels(problem: Problem) -> int:
+    """The pixels of the result."""
+    return problem.output_shape[0] * math.prod(problem.output_shape[2:])
+
+
 def _pays(direction: str, problem: Problem, wide: bool) -> bool:
     shape = problem.weight_shape
     if direction == INPUT_GRAD and problem.geometry.groups == 1:
@@ -139,7 +147,7 @@ def _pays(direction: str, problem: Problem, wide: bool) -> bool:
     if pays(problem.input_shape, shape, problem.geometry):
         return True
     out_channels, in_channels, *kernel = problem.weight_shape
-    pixels = problem.output_shape[0] * math.prod(problem.output_shape[2:])
+    pixels = _num_pixels(problem)
     if in_channels == 1 or out_channels % (16 if wide else 8):
         return False
     if direction == FORWARD:
@@ -188,8 +196,9 @@ class Repacked:
         self._shape = shape = problem.output_shape
         self._strides = shape[1] * shape[2] * shape[3], 1, shape[1] * shape[3], shape[1]
         self._widths = [each * self._lanes for each in widths_of(shape[1], wide)]
-        self._parts = direct.parts_of(problem.weight_shape)
-        self.job, self._by_tiles, self.scratch_bytes = planned(problem, wide, num_threads, algorithm)
+        summands = direct.FEW_SUMMANDS if _num_pixels(problem) < _LEAST_PIXELS else direct.SUMMANDS
+        self._parts = direct.parts_of(problem.weight_shape, summands)
+        self.job, self._by_tiles, self.scratch_bytes = planned(problem, wide, num_threads, algorithm, summands)
         per_pair = 16 if self._by_tiles else math.prod(problem.weight_shape[2:])
         self._weight_floats = sum(self._widths) * problem.weight_shape[1] * per_pair
         self._weight_bytes = pages.whole_lines(4 * self._weight_floats)

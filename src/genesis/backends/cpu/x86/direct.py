@@ -15,7 +15,8 @@ from genesis.backends.cpu.x86.driver import Job, Numbers, bounds, rows
 from genesis.backends.cpu.x86.micro import LINE, UNROLLED, Micro
 from genesis.backends.cpu.x86.problem import MOST_PIXELS, Kernels, Problem, balanced, split
 
-_SUMMANDS = 256  # of a sum in a register
+SUMMANDS = 256  # of a sum in a register
+FEW_SUMMANDS = 64  # where sums of oneDNN's are as short: of few pixels
 _SUMS_BYTES = 24 << 10  # of y, to which the parts of a block are added: they stay in the innermost cache
 
 
@@ -199,10 +200,12 @@ def fetched_ahead(count: int, line: int) -> tuple[int, int, float]:
     return ahead, math.ceil(lines / ahead), ahead / lines
 
 
-def parts_of(weight_shape: Shape, most: int = 0) -> list[int]:
-    """most: channels of a part, a multiple of four."""
+def parts_of(weight_shape: Shape, summands: int = SUMMANDS) -> list[int]:
+    """The channels of the parts. summands: of a sum in a register, at most if there are many; else as near as fours of
+    channels come."""
     _, channels, *kernel = weight_shape
-    most = most or max(4, _SUMMANDS // math.prod(kernel) // 4 * 4)
+    fitting = summands / (4 * math.prod(kernel))
+    most = 4 * max(1, math.floor(fitting) if summands == SUMMANDS else round(fitting))
     fours = split(-(-channels // 4), most // 4)
     parts = [4 * each for each in fours]
     parts[-1] -= -channels % 4

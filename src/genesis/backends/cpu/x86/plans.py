@@ -31,8 +31,8 @@ def guess(problem: Problem, wide: bool, num_threads: int) -> str:
 
 
 @functools.lru_cache(256)
-def planned(problem: Problem, wide: bool, num_threads: int, algorithm: str) -> Planned:
-    """By an algorithm of ours."""
+def planned(problem: Problem, wide: bool, num_threads: int, algorithm: str, summands: int = direct.SUMMANDS) -> Planned:
+    """By an algorithm of ours; summands: of a sum in a register of direct convolution."""
     if algorithm == choices.DEPTHWISE:
         return Planned(depthwise.job(problem, wide, num_threads))
     widths = widths_of(problem.weight_shape[0], wide)
@@ -40,7 +40,7 @@ def planned(problem: Problem, wide: bool, num_threads: int, algorithm: str) -> P
         planner = winograd.Winograd(problem, wide, num_threads, widths)
         return Planned(planner.job(), True, planner.scratch_bytes)
     options = Options(wide, num_threads, algorithm == choices.WEIGHTS)
-    return Planned(direct.Direct(problem, options, widths, direct.parts_of(problem.weight_shape)).job())
+    return Planned(direct.Direct(problem, options, widths, direct.parts_of(problem.weight_shape, summands)).job())
 
 
 def widths_of(out_channels: int, wide: bool) -> list[int]:

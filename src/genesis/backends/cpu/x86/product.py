@@ -28,13 +28,12 @@ from genesis.backends.contract import Shape
 from genesis.backends.cpu.columns import columns_of
 from genesis.backends.cpu.x86 import direct, pages
 from genesis.backends.cpu.x86.assembler import RCX, RDI, RDX, RSI, Assembler
-from genesis.backends.cpu.x86.direct import Options
+from genesis.backends.cpu.x86.direct import FEW_SUMMANDS, Options
 from genesis.backends.cpu.x86.driver import Job, bounds, rows
 from genesis.backends.cpu.x86.micro import LINE, UNROLLED, Step, step_code
 from genesis.backends.cpu.x86.problem import MOST_PIXELS, Kernels, Problem, split
 from genesis.records import ConvGeometry
 
-_SUMMANDS = 144  # of a sum in a register
 _MOST_PIXELS = 400
 _LEAST_CHANNELS = 64  # of fewer, too little is computed per float of the columns
 _PLAIN = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
@@ -63,7 +62,7 @@ def _columns(pixels: int, weight_shape: Shape, wide: bool, num_threads: int) -> 
     shape, strides = (1, terms, 1, outputs), (outputs * terms, 1, outputs * terms, terms)
     problem = Problem(shape, strides, (vectors * lanes, terms, 1, 1), _PLAIN, False, False, None)
     widths = split(vectors, 4 if wide else 2)
-    parts = direct.parts_of(problem.weight_shape, _SUMMANDS)
+    parts = direct.parts_of(problem.weight_shape, FEW_SUMMANDS)
     job = direct.Direct(problem, Options(wide, num_threads, False), widths, parts).job()
     return _Columns(job, [each * lanes for each in widths], parts)
 
@@ -159,7 +158,7 @@ def _rows(pixels: int, outputs: int, terms: int, wide: bool, num_threads: int) -
             sizes = np.array(split(pixels, MOST_PIXELS[wide][vectors]))
             starts = sizes.cumsum() - sizes
             done = 0
-            for turns in split(outputs // UNROLLED, _SUMMANDS // UNROLLED):
+            for turns in split(outputs // UNROLLED, FEW_SUMMANDS // UNROLLED):
                 addresses = [
                     kernels.address(Rows(
                         wide, size, vectors, 4 * outputs, 4 * terms, 4 * terms, done == 0, tile == 0,

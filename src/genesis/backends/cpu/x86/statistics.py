@@ -123,7 +123,7 @@ class _Turns:
 
     @property
     def vectors(self) -> int:
-        """Of float64, that a turn takes."""
+        """The vectors of float64 that a turn takes."""
         return (16 if self.channels % 16 == 0 else 8) // LANES
 
     def _over_channels(self, turn: Callable[[Doubles], None]) -> bytes:
@@ -307,7 +307,7 @@ class Backward(_Turns):
             self._finish(a, 4 * LANES * n, (beta, gamma, mean), (spare, spares[1]))
 
     def _finish(self, a: Doubles, place: int, values: tuple[int, int, int], spares: tuple[int, int]) -> None:
-        """Of some channels; overwrites the values."""
+        """Finish some channels; the values are overwritten."""
         (beta, gamma, mean), (spare, scale) = values, spares
         row = 4 * self.channels
         self._point(a, _INVERSE)

@@ -30,6 +30,7 @@ import torch
 from cpu_networks import NETWORKS, create
 from cpu_peers import peers
 from harness import RESULTS, Comparison, Side, alone
+from torch_networks import training_step
 
 import genesis
 from genesis import optim
@@ -161,16 +162,7 @@ def training(theirs: torch.nn.Module, ours: Any, input: torch.Tensor) -> dict[st
 
 
 def training_torch(model: torch.nn.Module, input: torch.Tensor, order: torch.memory_format) -> Side:
-    model = copy.deepcopy(model).train().to(memory_format=order)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-
-    def step() -> None:
-        loss = model(input).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return step
+    return training_step(copy.deepcopy(model).train().to(memory_format=order), input, lr=1e-3)
 
 
 def training_compiled(model: Any, input: Any) -> Side:

@@ -29,6 +29,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import gpu_timing
 import torch
 import torch.distributed
 from ddp_loops import NETWORKS, SIDES, Loop, Place, made
@@ -62,8 +63,7 @@ class Rank:
             torch.cuda.set_device(local)
             genesis.cuda.set_device(local)
             self._place = torch.device("cuda", local)
-            torch.backends.cudnn.benchmark = True
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+            gpu_timing.at_full_speed(tf32=True)
         backend, patience = "nccl" if on_cuda else "gloo", timedelta(seconds=PATIENCE)
         place = self._place if on_cuda else None
         torch.distributed.init_process_group(backend, timeout=patience, device_id=place)

@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 import ctypes
 import datetime
-import gc
 import json
 import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -93,8 +92,17 @@ _TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
 
 
+class Layer(Protocol):
+    """The shape of this benchmark's cases, or of bench_grouped.py's."""
+
+    @property
+    def name(self) -> str: ...
+
+    def problem(self, direction: str, dtype: dtypes.DType) -> ConvProblem: ...
+
+
 class Case(NamedTuple):
-    shape: Shape
+    shape: Layer
     direction: str
     dtype: str
 
@@ -108,35 +116,38 @@ class Case(NamedTuple):
 
 
 def main() -> int:
-    arguments = parse()
+    return run_cases(parser(__doc__, SHAPES, seconds=240).parse_args(), SHAPES, _TINY, run)
+
+
+def run_cases(
+    arguments: argparse.Namespace, shapes: Sequence[Layer], tiny: Sequence[Layer],
+    run: Callable[[argparse.Namespace, list[Case], str], int],
+) -> int:  # fmt: skip
+    """Run the cases that are chosen on the GPU, or the tiny ones on the simulated device."""
     if arguments.dry_run:
         with override(cuda="simulated"):
-            return run(arguments, [Case(shape, each, "fp32") for shape in _TINY for each in DIRECTIONS], "cpu")
+            return run(arguments, [Case(shape, each, "fp32") for shape in tiny for each in DIRECTIONS], "cpu")
     cases = [
         Case(shape, direction, dtype)
-        for shape in SHAPES
+        for shape in shapes
         if not arguments.shapes or shape.name in arguments.shapes
         for dtype in arguments.dtypes
         for direction in arguments.directions
     ]
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False
-    gc.collect()
-    gc.freeze()  # each capture collects garbage, and need not look through the libraries for it
-    with gpu_timing.shared_stream():
+    with gpu_timing.many_captures():
         return run(arguments, cases, "cuda")
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=[shape.name for shape in SHAPES], help="only these shapes")
-    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
-    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["bf16", "fp32"])
-    parser.add_argument("--seconds", type=float, default=240, help="begin no case after that time")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
-    parser.add_argument("--dry-run", action="store_true", help="check every kind of case without a GPU")
-    return parser.parse_args()
+def parser(description: str | None, shapes: Sequence[Layer], seconds: float) -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--shapes", nargs="+", choices=[shape.name for shape in shapes], help="only these shapes")
+    options.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
+    options.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["bf16", "fp32"])
+    options.add_argument("--seconds", type=float, default=seconds, help="begin no case after that time")
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
+    options.add_argument("--dry-run", action="store_true", help="check every kind of case without a GPU")
+    return options
 
 
 def run(arguments: argparse.Namespace, cases: list[Case], device: str) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import torch
 from harness import Comparison, Side
-from torch_networks import UNet
+from torch_networks import UNet, training_step
 
 import genesis.torch
 
@@ -85,15 +85,7 @@ def training(model: torch.nn.Module, input: torch.Tensor) -> Side:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.eval()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-
-    def step() -> None:
-        loss = model(input).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return step
+    return training_step(model, input, lr=1e-4)
 
 
 def report(comparison: Comparison) -> None:

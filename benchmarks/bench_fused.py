@@ -90,9 +90,7 @@ def main() -> int:
     arguments = parse()
     if arguments.profiled:
         return run_profiled(arguments.profiled)
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    comparison = Comparison("bench_fused", gpu=torch.cuda.get_device_name(), cuda=torch.version.cuda)
+    comparison = Comparison("bench_fused", **gpu_timing.at_full_speed(tf32=True))
     shapes = [shape for shape in SHAPES if not arguments.only or shape.name in arguments.only]
     with gpu_timing.shared_stream(), override(tune=arguments.tune):
         for family in arguments.families:

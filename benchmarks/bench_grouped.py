@@ -14,18 +14,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import gc
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import bench_depthwise
-import gpu_timing
 import torch
-from bench_depthwise import DIRECTIONS, DTYPES, measure, table, write
-from harness import RESULTS
+from bench_depthwise import Case, measure, table, write
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import KernelError
@@ -34,7 +30,6 @@ from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import Grouped
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.errors import CompileError
-from genesis.settings import override
 
 NAME = "bench_grouped"
 
@@ -74,51 +69,10 @@ SHAPES = (
 _TINY = (Shape("tiny", (1, 6, 5, 6), 4, 2, 3, 2), Shape("tiny-1x1", (1, 8, 4, 5), 8, 2, 1))
 
 
-class Case(NamedTuple):
-    shape: Shape
-    direction: str
-    dtype: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.shape.name} {self.direction} {self.dtype}"
-
-    @property
-    def problem(self) -> ConvProblem:
-        return self.shape.problem(self.direction, DTYPES[self.dtype])
-
-
 def main() -> int:
-    arguments = parse()
-    if arguments.dry_run:
-        with override(cuda="simulated"):
-            return run(arguments, [Case(shape, each, "fp32") for shape in _TINY for each in DIRECTIONS], "cpu")
-    cases = [
-        Case(shape, direction, dtype)
-        for shape in SHAPES
-        if not arguments.shapes or shape.name in arguments.shapes
-        for dtype in arguments.dtypes
-        for direction in arguments.directions
-    ]
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False
-    gc.collect()
-    gc.freeze()  # each capture collects garbage, and need not look through the libraries for it
-    with gpu_timing.shared_stream():
-        return run(arguments, cases, "cuda")
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=[shape.name for shape in SHAPES], help="only these shapes")
-    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
-    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["bf16", "fp32"])
-    parser.add_argument("--variants", type=int, default=6, help="of the grouped kernels, in each case (default: 6)")
-    parser.add_argument("--seconds", type=float, default=110, help="begin no case after that time")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
-    parser.add_argument("--dry-run", action="store_true", help="check every kind of case without a GPU")
-    return parser.parse_args()
+    options = bench_depthwise.parser(__doc__, SHAPES, seconds=110)
+    options.add_argument("--variants", type=int, default=6, help="of the grouped kernels, in each case (default: 6)")
+    return bench_depthwise.run_cases(options.parse_args(), SHAPES, _TINY, run)
 
 
 def run(arguments: argparse.Namespace, cases: list[Case], device: str) -> int:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gpu_timing
 import torch
 from harness import RESULTS, Comparison
 from torch import nn
@@ -60,10 +61,7 @@ SIDES = ("eager", "compile", "reduce-overhead", "fused", "genesis", "graph")
 def main() -> int:
     arguments = parse()
     on_cuda = arguments.device == "cuda"
-    if on_cuda:
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}
+    machine = gpu_timing.at_full_speed(tf32=True) if on_cuda else {}
     comparison = Comparison("bench_loop", **machine)
     comparison.keep_others(arguments.out)
     for name in arguments.networks:

@@ -68,9 +68,7 @@ def parse() -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> list[str]:
     """Measure; the failures, if any."""
     begin = time.monotonic()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-    comparison = Comparison("bench_ops", gpu=torch.cuda.get_device_name(), cuda=torch.version.cuda)
+    comparison = Comparison("bench_ops", **gpu_timing.at_full_speed(tf32=False))
     failures: list[str] = []
     gc.freeze()  # the collection before each capture then has little to look at
     if not arguments.only or HOST in arguments.only:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gpu_timing
 import torch
 import torchvision
 from harness import RESULTS, Comparison
@@ -32,9 +33,7 @@ WARMUP = 4  # steps before the capture
 
 def main() -> int:
     arguments = parse()
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    comparison = Comparison("bench_torch_resnet50", gpu=torch.cuda.get_device_name(), cuda=torch.version.cuda)
+    comparison = Comparison("bench_torch_resnet50", **gpu_timing.at_full_speed(tf32=True))
     sides: dict[str, Callable[[Any], Any]] = {"torch": lambda model: model, "genesis": genesis.torch.fuse}
     sides |= {f"compile {mode}": lambda model, mode=mode: torch.compile(model, mode=mode) for mode in arguments.modes}
     torch.manual_seed(0)

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gpu_timing
 import torch
 import torch.nn.functional as F
 from harness import RESULTS, Comparison
@@ -50,10 +51,7 @@ _CHAINS = ("norms", "biases")
 def main() -> int:
     arguments = parse()
     on_cuda = not arguments.dry_run
-    if on_cuda:
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}
+    machine = gpu_timing.at_full_speed(tf32=True) if on_cuda else {}
     zoo = Zoo("bench_zoo", **machine)
     zoo.keep_others(arguments.out)
     begin, known = time.monotonic(), {row["case"] for row in zoo.rows}

@@ -97,11 +97,7 @@ def main() -> int:
     random.Random(_SEED).shuffle(chosen)
     if arguments.only:
         chosen = [case for case in chosen if arguments.only in case.name]
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False
-    gc.collect()
-    gc.freeze()  # each capture collects garbage, and need not look through the libraries for it
-    with gpu_timing.shared_stream():
+    with gpu_timing.many_captures():
         return run(arguments, chosen, "cuda")
 
 

@@ -20,6 +20,13 @@ Call = Callable[[], object]
 _PASSES = 6  # until the pools serve all
 
 
+def at_full_speed(tf32: bool) -> dict[str, object]:
+    """Let PyTorch search cuDNN's algorithms, and compute float32 in TF32 or not; the GPU, as results name it."""
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    return {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+
+
 @contextmanager
 def shared_stream() -> Iterator[torch.cuda.Stream]:
     """PyTorch and Genesis launch on one stream, which can be captured (the default stream can't)."""
@@ -27,6 +34,16 @@ def shared_stream() -> Iterator[torch.cuda.Stream]:
     with torch.cuda.stream(stream), streams.use(streams.Stream(0, handle=stream.cuda_stream)):
         yield stream
         stream.synchronize()
+
+
+@contextmanager
+def many_captures() -> Iterator[None]:
+    """A shared stream at full speed, without TF32; each capture collects garbage only of what is made from here on."""
+    at_full_speed(tf32=False)
+    gc.collect()
+    gc.freeze()
+    with shared_stream():
+        yield
 
 
 def captured(calls: Sequence[Call], num_launches: int) -> torch.cuda.CUDAGraph:

@@ -1,7 +1,8 @@
-"""The networks of Genesis in PyTorch, module by module, with the same keys: the other side of the comparison."""
+"""The networks of Genesis in PyTorch, module by module, with the same keys, and a step of their training."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -84,3 +85,16 @@ def conv_bn_relu(in_channels: int, out_channels: int) -> nn.Sequential:
         nn.BatchNorm2d(out_channels),
         nn.ReLU(inplace=True),
     )
+
+
+def training_step(model: nn.Module, input: Tensor, lr: float) -> Callable[[], None]:
+    """A step of SGD with momentum on the mean square of the result."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+    def step() -> None:
+        loss = model(input).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step

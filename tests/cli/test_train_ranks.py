@@ -9,42 +9,18 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from genesis import checkpoint
 from genesis.cli import main
+from tests.distributed.kills import draw_pictures, processes
 
 SMALL = ["--crop", "16", "--width", "4", "--depth", "2", "--batch-size", "4", "--held-out", "0.3", "--grow"]
 
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Bright squares on noise."""
-    folder, draw = tmp_path / "set", np.random.default_rng(0)
-    for name in ("images", "masks"):
-        (folder / name).mkdir(parents=True)
-    for index in range(7):
-        mask = np.zeros((24, 24), np.uint8)
-        top, left = draw.integers(2, 14, 2)
-        mask[top : top + 8, left : left + 8] = 1
-        image = (draw.random((24, 24, 3)) * 60 + mask[..., None] * 120).astype(np.uint8)
-        Image.fromarray(image).save(folder / "images" / f"{index}.png")
-        Image.fromarray(mask).save(folder / "masks" / f"{index}.png")
-    return folder
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if len(fields) > 1 and int(fields[1]) == pid:
-            found.append(int(entry.name))
-    return sorted(found)
+    return draw_pictures(tmp_path / "set")
 
 
 def kill_a_rank(agent: int, saved: Path) -> bool:
@@ -52,7 +28,8 @@ def kill_a_rank(agent: int, saved: Path) -> bool:
     end = time.monotonic() + 120
     while time.monotonic() < end:
         if saved.exists() and len(checkpoint.load(saved)["history"]) >= 1:
-            workers = [pid for pid in children(agent) if b"genesis" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            running = sorted(processes().items())
+            workers = [pid for pid, (parent, line) in running if parent == agent and b"genesis" in line]
             if len(workers) == 2:
                 os.kill(workers[1], signal.SIGKILL)
                 return True

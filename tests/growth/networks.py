@@ -21,6 +21,14 @@ class Case(NamedTuple):
     branched: tuple[str, ...]
 
 
+def small() -> nn.Module:
+    """Two convolutions and a linear layer, of 4×4 pictures."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3, padding=1), nn.Flatten(),
+        nn.Linear(48, 2),
+    )  # fmt: skip
+
+
 def original() -> nn.Module:
     """A multi-branch network for 8×8 digits, of 66,410 parameters."""
     branches = [

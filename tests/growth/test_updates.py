@@ -14,6 +14,7 @@ from genesis import growth, nn, optim
 from genesis.growth.edits import rescale
 from genesis.tensor import Tensor
 from tests.growth.measure import OPTIMIZERS, train
+from tests.growth.networks import small
 
 DECAYING: dict[str, Callable[[Any], optim.Optimizer]] = {
     "SGD, dampened": lambda parameters: optim.SGD(parameters, 0.01, momentum=0.9, dampening=0.1, weight_decay=0.1),
@@ -31,19 +32,6 @@ COMPOSED: dict[str, Callable[[Any], optim.Optimizer]] = {
     "Rprop": lambda parameters: optim.Rprop([p for p in parameters if p.shape != (4,)], 0.001),  # of noise, see _twins
 }
 EXACT = 1e-9  # of sums in float64, after steps that divide noise of 1e-17 by Adam's eps of 1e-8
-
-
-def small() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3, padding=1), nn.Flatten(),
-        nn.Linear(48, 2),
-    )  # fmt: skip
-
-
-@pytest.fixture
-def x() -> Tensor:
-    genesis.manual_seed(3)
-    return genesis.randn(4, 2, 4, 4)
 
 
 @pytest.mark.parametrize("name", [*OPTIMIZERS, *DECAYING, *COMPOSED])

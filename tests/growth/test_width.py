@@ -14,21 +14,7 @@ from genesis.errors import GraphError, GrowthError
 from genesis.tensor import Tensor
 from tests.growth.deviations import measure
 from tests.growth.measure import OPTIMIZERS, deviations, digest, outputs, train
-from tests.growth.networks import CASES, LARGE
-
-
-def small() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3, padding=1), nn.Flatten(),
-        nn.Linear(48, 2),
-    )  # fmt: skip
-
-
-@pytest.fixture
-def x() -> Tensor:
-    genesis.manual_seed(3)
-    return genesis.randn(4, 2, 4, 4)
-
+from tests.growth.networks import CASES, LARGE, small
 
 # --- the function is kept -----------------------------------------------------------------------------------------
 

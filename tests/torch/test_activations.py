@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +12,8 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis import activations as known
-from genesis.torch import activations, dynamo
-from tests.torch.chains import agree, images, pair
+from genesis.torch import activations
+from tests.torch.chains import Parts, agree, compiled, images, pair
 from tests.torch.fuzz_models import CHANNELS, FUNCTIONS, BatchNormAct, FrozenBatchNorm
 
 LAYERS: list[tuple[Callable[[], nn.Module], str]] = [
@@ -121,22 +120,9 @@ def test_identities_are_passed_through() -> None:
 def test_in_compiled_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One graph of all layers and functions, the sums among them."""
 
-    class All(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            ends: list[Any] = [make() for make, _ in LAYERS]
-            self.parts = nn.ModuleList([Ends(end, number % 2 == 0) for number, end in enumerate(ends)])
-            self.functions = nn.ModuleList([Ends(end) for end in FUNCTIONS])
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.stack([part(x) for part in (*self.parts, *self.functions)])
-
-    graphs: list[Any] = []
-    fuse_graph = dynamo.fuse_graph
-    monkeypatch.setattr(dynamo, "fuse_graph", lambda graph: graphs.append(fuse_graph(graph)) or graphs[-1])
-    torch._dynamo.reset()
-    theirs = All()
-    ours = torch.compile(copy.deepcopy(theirs), backend=dynamo.genesis, options={"compiler": "aot_eager"})
+    layers = [Ends(make(), number % 2 == 0) for number, (make, _) in enumerate(LAYERS)]
+    theirs = Parts([*layers, *map(Ends, FUNCTIONS)])
+    ours, graphs = compiled(theirs, monkeypatch)
     agree(theirs, ours, images(), calls=2)
     lengths = [len(parts) for parts in graphs[0].fused]
     assert lengths == [4 - number % 2 for number in range(len(LAYERS))] + [3] * len(FUNCTIONS)

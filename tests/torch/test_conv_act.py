@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.torch import bridge, dynamo, entries
-from tests.torch.chains import agree, images, pair
+from genesis.torch import bridge, entries
+from tests.torch.chains import Parts, agree, compiled, images, pair
 from tests.torch.fuzz_models import FUNCTIONS, OddConv, PaddedConv, StandardizedConv
 from tests.torch.test_activations import LAYERS, kinds
 from tests.torch.test_prepared_act import same, step, went
@@ -137,20 +136,8 @@ def test_the_result_may_change_where_pytorch_lets_it() -> None:
 
 
 def test_in_compiled_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    class All(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.parts = nn.ModuleList([Ends(make()) for make, _ in LAYERS] + [Ends(end) for end in FUNCTIONS[:3]])
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.stack([part(x) for part in self.parts])
-
-    graphs: list[Any] = []
-    fuse_graph = dynamo.fuse_graph
-    monkeypatch.setattr(dynamo, "fuse_graph", lambda graph: graphs.append(fuse_graph(graph)) or graphs[-1])
-    torch._dynamo.reset()
-    theirs = All()
-    ours = torch.compile(copy.deepcopy(theirs), backend=dynamo.genesis, options={"compiler": "aot_eager"})
+    theirs = Parts([*(Ends(make()) for make, _ in LAYERS), *map(Ends, FUNCTIONS[:3])])
+    ours, graphs = compiled(theirs, monkeypatch)
     agree(theirs, ours, images(), calls=2)
     assert [len(parts) for parts in graphs[0].fused] == [2] * 2 * len(theirs.parts)
     with torch.no_grad():

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.torch import dynamo
 from genesis.torch.reasons import SUMMED
-from tests.torch.chains import agree, images, pair
+from tests.torch.chains import Parts, agree, compiled, images, pair
 from tests.torch.test_prepared_act import same, step, went
 
 pytestmark = pytest.mark.usefixtures("activates")
@@ -170,20 +169,8 @@ def test_the_sum_of_two_convolutions_runs_with_one(bias: bool) -> None:
 
 
 def test_in_compiled_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    class All(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.parts = nn.ModuleList([Net(combine) for combine, _ in SUMS]).double()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.cat([part(x) for part in self.parts])
-
-    graphs: list[Any] = []
-    fuse_graph = dynamo.fuse_graph
-    monkeypatch.setattr(dynamo, "fuse_graph", lambda graph: graphs.append(fuse_graph(graph)) or graphs[-1])
-    torch._dynamo.reset()
-    theirs = All()
-    ours = torch.compile(copy.deepcopy(theirs), backend=dynamo.genesis, options={"compiler": "aot_eager"})
+    theirs = Parts([Net(combine) for combine, _ in SUMS], torch.cat)
+    ours, graphs = compiled(theirs, monkeypatch)
     agree(theirs, ours, images().requires_grad_(), calls=2)
     wanted = [1 + len(fused) for _, fused in SUMS if fused]
     assert [len(parts) for parts in graphs[0].fused] == wanted

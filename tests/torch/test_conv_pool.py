@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import genesis.torch
-from tests.torch.chains import agree, images, pair
+from tests.torch.chains import agree, agree_in_order, pair
 
 pytestmark = pytest.mark.usefixtures("activates")
 
@@ -60,14 +60,7 @@ AFTER: list[tuple[Callable[[nn.Module, Tensor], Tensor], tuple[str, ...]]] = [
 def test_pooling(number: int, channels_last: bool) -> None:
     after, fused = AFTER[number]
     theirs, ours = pair(Net(after, bias=number % 2 == 0).double())
-    x = images()
-    x = (x.to(memory_format=torch.channels_last) if channels_last else x).requires_grad_()
-    agree(theirs, ours, x, calls=5)
-    grads = [torch.autograd.grad(model(x).square().sum(), x)[0] for model in (theirs, ours)]
-    torch.testing.assert_close(*grads)
-    with torch.no_grad():
-        torch.testing.assert_close(ours(x), theirs(x))
-        assert ours(x).stride() == theirs(x).stride()
+    agree_in_order(theirs, ours, channels_last)
     if not fused and channels_last and number % 2 == 0:
         fused = ("bias",)
     found = genesis.torch.report(ours).fused

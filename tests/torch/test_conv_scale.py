@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.torch import dynamo
 from genesis.torch.reasons import NOTHING_FOLLOWS
-from tests.torch.chains import agree, images, pair
+from tests.torch.chains import Parts, agree, agree_in_order, compiled, images, pair
 from tests.torch.test_prepared_act import same, step, went
 
 _went = went  # a fixture
@@ -70,14 +69,7 @@ SCALES: list[tuple[Callable[[nn.Module, Tensor, Tensor], Tensor], tuple[str, ...
 def test_scales(number: int, channels_last: bool) -> None:
     combine, fused = SCALES[number]
     theirs, ours = pair(Net(combine, bias=number % 2 == 0).double())
-    x = images()
-    x = (x.to(memory_format=torch.channels_last) if channels_last else x).requires_grad_()
-    agree(theirs, ours, x, calls=5)
-    grads = [torch.autograd.grad(model(x).square().sum(), x)[0] for model in (theirs, ours)]
-    torch.testing.assert_close(*grads)
-    with torch.no_grad():
-        torch.testing.assert_close(ours(x), theirs(x))
-        assert ours(x).stride() == theirs(x).stride()
+    agree_in_order(theirs, ours, channels_last)
     if not fused and channels_last and number % 2 == 0:
         fused = ("bias",)
     assert genesis.torch.report(ours).fused == ([("c", *fused)] if fused else [])
@@ -163,20 +155,8 @@ def test_accuracy(dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("activates")
 def test_in_compiled_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    class All(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.parts = nn.ModuleList([Net(combine) for combine, _ in SCALES]).double()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.cat([part(x) for part in self.parts])
-
-    graphs: list[Any] = []
-    fuse_graph = dynamo.fuse_graph
-    monkeypatch.setattr(dynamo, "fuse_graph", lambda graph: graphs.append(fuse_graph(graph)) or graphs[-1])
-    torch._dynamo.reset()
-    theirs = All()
-    ours = torch.compile(copy.deepcopy(theirs), backend=dynamo.genesis, options={"compiler": "aot_eager"})
+    theirs = Parts([Net(combine) for combine, _ in SCALES], torch.cat)
+    ours, graphs = compiled(theirs, monkeypatch)
     agree(theirs, ours, images().requires_grad_(), calls=2)
     assert [len(parts) for parts in graphs[0].fused] == [3, 3, 4, 3, 4, 2]
     with torch.no_grad():

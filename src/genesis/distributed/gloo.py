@@ -43,41 +43,14 @@ _SMALL = (
 _SLICE = datetime.timedelta(seconds=0.5)  # of waiting, after which the thread looks whether it is to end
 
 
-class HostWork:
-    """A call on its way through the thread; finish: brings the result to where the caller wants it."""
+class _HostWork:
+    """A call whose result is on the host first; finish: brings it to where the caller wants it, once."""
+
+    _error: BaseException | None = None
+    _is_finished = False
 
     def __init__(self, finish: Callable[[], None]) -> None:
-        self._done, self._finish = threading.Event(), finish
-        self._error: BaseException | None = None
-        self._is_finished = False
-
-    def end(self, error: BaseException | None) -> None:
-        self._error = error
-        self._done.set()
-
-    def wait(self) -> bool:
-        self._done.wait()
-        if self._error is not None:
-            raise self._error
-        if not self._is_finished:
-            self._is_finished = True
-            self._finish()
-        return True
-
-    def is_completed(self) -> bool:
-        return self._done.is_set()
-
-
-class DirectWork:
-    """A call that its caller has started, without the thread; see HostWork.
-
-    Gloo's own object is the transport's: connections stay open while anybody holds it.
-    """
-
-    def __init__(self, gloo: Gloo, call: Call, finish: Callable[[], None]) -> None:
-        self._gloo, self._call, self._finish = gloo, call, finish
-        self._error: BaseException | None = None
-        self._has_ended = self._is_finished = False
+        self._finish = finish
 
     def wait(self) -> bool:
         self.learn()
@@ -90,6 +63,38 @@ class DirectWork:
 
     def learn(self) -> None:
         """Wait until it has ended, and keep how."""
+        raise NotImplementedError
+
+
+class HostWork(_HostWork):
+    """A call on its way through the thread."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        super().__init__(finish)
+        self._done = threading.Event()
+
+    def end(self, error: BaseException | None) -> None:
+        self._error = error
+        self._done.set()
+
+    def learn(self) -> None:
+        self._done.wait()
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+
+class DirectWork(_HostWork):
+    """A call that its caller has started, without the thread.
+
+    Gloo's own object is the transport's: connections stay open while anybody holds it.
+    """
+
+    def __init__(self, gloo: Gloo, call: Call, finish: Callable[[], None]) -> None:
+        super().__init__(finish)
+        self._gloo, self._call, self._has_ended = gloo, call, False
+
+    def learn(self) -> None:
         if not self._has_ended:
             self._error = self._gloo.ended(self, self._call)
             self._has_ended = True

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 import genesis.functional as F
 from genesis.autograd import no_grad
+from genesis.distributions import constraints
+from genesis.distributions.constraints import Constraint
 from genesis.distributions.continuous import Normal
 from genesis.distributions.distribution import Distribution, Parameter, sum_last
-from genesis.distributions.transforms import ExpTransform, Transform
+from genesis.distributions.transforms import ComposeTransform, ExpTransform, StickBreakingTransform, Transform
 from genesis.errors import ShapeError, describe
 from genesis.linalg import cholesky, solve_triangular
+from genesis.linalg.older import cholesky_inverse
 from genesis.random import randn
 from genesis.tensor import Tensor
 
@@ -40,6 +43,16 @@ class Independent(Distribution):
         self.base_dist, self.reinterpreted_batch_ndims = base_distribution, count
         cut = len(shape) - count
         super().__init__(shape[:cut], (*shape[cut:], *base_distribution.event_shape), validate_args=False)
+        self.has_rsample = base_distribution.has_rsample
+
+    @property
+    def support(self) -> Constraint:  # type: ignore[override]
+        count, base = self.reinterpreted_batch_ndims, self.base_dist.support
+        return constraints.independent(base, count) if count else base
+
+    @property
+    def mode(self) -> Tensor:
+        return self.base_dist.mode
 
     @property
     def mean(self) -> Tensor:
@@ -67,8 +80,9 @@ class TransformedDistribution(Distribution):
 
     Args:
         base_distribution: any.
-        transforms: one, or a sequence that is applied in order; element by element.
+        transforms: one, or a sequence that is applied in order.
         validate_args: accepted for PyTorch's sake.
+    Raises: ShapeError: the base's draws have fewer dimensions than the transforms' events.
 
     Example:
         >>> from genesis.distributions import ExpTransform, Normal, TransformedDistribution
@@ -80,9 +94,29 @@ class TransformedDistribution(Distribution):
         self, base_distribution: Distribution, transforms: Transform | Sequence[Transform],
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        self.base_dist = base_distribution
         self.transforms = [transforms] if isinstance(transforms, Transform) else list(transforms)
-        super().__init__(base_distribution.batch_shape, base_distribution.event_shape, validate_args=False)
+        whole = ComposeTransform(self.transforms)
+        domain, codomain, base = whole.domain.event_dim, whole.codomain.event_dim, base_distribution
+        before = (*base.batch_shape, *base.event_shape)
+        if len(before) < domain:
+            raise ShapeError(describe("TransformedDistribution", "base_distribution", f"{domain} dimensions", before))
+        after = whole.forward_shape(before)
+        if (wider := whole.inverse_shape(after)) != before:  # the transform's parameters broadcast
+            base = base.expand(wider[: len(wider) - len(base.event_shape)])
+        more = domain - len(base.event_shape)
+        self.base_dist = Independent(base, more) if more > 0 else base
+        event_dim = max(codomain, len(base.event_shape) + codomain - domain)
+        cut = len(after) - event_dim
+        super().__init__(after[:cut], after[cut:], validate_args=False)
+        self.has_rsample = base.has_rsample
+
+    @property
+    def support(self) -> Constraint:  # type: ignore[override]
+        if not self.transforms:
+            return self.base_dist.support
+        codomain = self.transforms[-1].codomain
+        more = len(self.event_shape) - codomain.event_dim
+        return constraints.independent(codomain, more) if more > 0 else codomain
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self._forward(self.base_dist.rsample(sample_shape))
@@ -98,18 +132,27 @@ class TransformedDistribution(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         lost: Tensor | float = 0.0
+        dims = len(self.event_shape)
         for transform in reversed(self.transforms):
             before = transform.inv(value)
-            lost = lost + sum_last(transform.log_abs_det_jacobian(before, value), len(self.event_shape))
+            dims += transform.domain.event_dim - transform.codomain.event_dim
+            slope = transform.log_abs_det_jacobian(before, value)
+            lost = lost + sum_last(slope, dims - transform.domain.event_dim)
             value = before
-        return self.base_dist.log_prob(value) - lost
+        return sum_last(self.base_dist.log_prob(value), dims - len(self.base_dist.event_shape)) - lost
 
     def cdf(self, value: Tensor) -> Tensor:
-        sign = 1
         for transform in reversed(self.transforms):
-            sign, value = sign * transform.sign, transform.inv(value)
-        below = self.base_dist.cdf(value)
-        return below if sign > 0 else 1 - below
+            value = transform.inv(value)
+        return self._turned(self.base_dist.cdf(value))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        return self._forward(self.base_dist.icdf(self._turned(value)))
+
+    def _turned(self, p: Tensor) -> Tensor:
+        """1 − p where the transforms fall."""
+        sign = ComposeTransform(self.transforms).sign
+        return p if isinstance(sign, int) and sign > 0 else sign * (p - 0.5) + 0.5
 
 
 class LogNormal(TransformedDistribution):
@@ -124,6 +167,9 @@ class LogNormal(TransformedDistribution):
         >>> LogNormal(0.0, 1.0).mean.item()
         1.6487212181091309
     """
+
+    support = constraints.positive
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
 
     def __init__(self, loc: Parameter, scale: Parameter, validate_args: bool | None = None) -> None:
         self._normal = Normal(loc, scale, validate_args)
@@ -140,6 +186,10 @@ class LogNormal(TransformedDistribution):
         return self._normal.scale
 
     @property
+    def mode(self) -> Tensor:
+        return (self.loc - self.scale.square()).exp()
+
+    @property
     def mean(self) -> Tensor:
         return (self.loc + self.scale.square() / 2).exp()
 
@@ -152,13 +202,45 @@ class LogNormal(TransformedDistribution):
         return self._normal.entropy() + self.loc
 
 
+class LogisticNormal(TransformedDistribution):
+    """The stick-breaking transform of a normal draw: from the simplex of one more dimension.
+
+    Args:
+        loc, scale: (…, K), of the normal distribution.
+        validate_args: as in `genesis.distributions.Distribution`.
+
+    Example:
+        >>> from genesis.distributions import LogisticNormal
+        >>> LogisticNormal(genesis.zeros(2), genesis.ones(2)).sample().shape
+        (3,)
+    """
+
+    support = constraints.simplex
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+
+    def __init__(self, loc: Parameter, scale: Parameter, validate_args: bool | None = None) -> None:
+        normal = Normal(loc, scale, validate_args)
+        self._normal = normal if normal.batch_shape else normal.expand((1,))
+        super().__init__(self._normal, StickBreakingTransform())
+
+    @property
+    def loc(self) -> Tensor:
+        """The mean of the normal distribution."""
+        return self._normal.loc
+
+    @property
+    def scale(self) -> Tensor:
+        """The standard deviation of the normal distribution."""
+        return self._normal.scale
+
+
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors.
 
     Args:
         loc: (…, K), the mean.
         covariance_matrix: (…, K, K), positive definite.
-        precision_matrix: not supported.
+        precision_matrix: (…, K, K), the inverse of the covariance, in its place.
         scale_tril: (…, K, K), the Cholesky factor of the covariance, in its place.
         validate_args: accepted for PyTorch's sake.
     Raises: ValueError: not exactly one matrix. LinAlgError: the covariance is not positive definite.
@@ -170,17 +252,20 @@ class MultivariateNormal(Distribution):
     """
 
     has_rsample = True
+    support = constraints.real_vector
 
     def __init__(
         self, loc: Tensor, covariance_matrix: Tensor | None = None, precision_matrix: Tensor | None = None,
         scale_tril: Tensor | None = None, validate_args: bool | None = None,
     ) -> None:  # fmt: skip
+        given = [each for each in (covariance_matrix, scale_tril, precision_matrix) if each is not None]
+        if len(given) != 1:
+            raise ValueError(describe("MultivariateNormal", "scale_tril", "one of the matrices", f"{len(given)}"))
+        factor = given[0]
         if precision_matrix is not None:
-            raise NotImplementedError("MultivariateNormal: precision_matrix is not supported; give its inverse")
-        if (covariance_matrix is None) == (scale_tril is None):
-            raise ValueError(describe("MultivariateNormal", "scale_tril", "one of the matrices", "both or neither"))
-        factor = scale_tril if covariance_matrix is None else cholesky(covariance_matrix)
-        assert factor is not None
+            factor = cholesky(cholesky_inverse(cholesky(precision_matrix)))
+        elif covariance_matrix is not None:
+            factor = cholesky(covariance_matrix)
         batch = F.broadcast_shapes(loc.shape[:-1], factor.shape[:-2])
         self.loc, self.scale_tril = loc.expand((*batch, loc.shape[-1])), factor.expand((*batch, *factor.shape[-2:]))
         super().__init__(batch, loc.shape[-1:], validate_args=False)
@@ -189,6 +274,15 @@ class MultivariateNormal(Distribution):
     def covariance_matrix(self) -> Tensor:
         """The covariances."""
         return self.scale_tril @ self.scale_tril.mT
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        """The inverse of the covariances."""
+        return cholesky_inverse(self.scale_tril)
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
 
     @property
     def mean(self) -> Tensor:

@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 
 import genesis.functional as F
+from genesis.creation_like import full_like
+from genesis.distributions import constraints
+from genesis.distributions.constraints import Constraint
 from genesis.distributions.distribution import Distribution, Parameter, broadcast
 from genesis.errors import describe
 from genesis.random import rand, randn
@@ -18,7 +21,8 @@ class _LocationScale(Distribution):
     """loc + scale · a draw of the standard distribution."""
 
     has_rsample = True
-    positive = ("scale",)
+    support = constraints.real
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
 
     def __init__(self, loc: Parameter, scale: Parameter, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast(loc, scale)
@@ -26,6 +30,10 @@ class _LocationScale(Distribution):
 
     @property
     def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
         return self.loc
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -108,11 +116,11 @@ class Cauchy(_LocationScale):
 
     @property
     def mean(self) -> Tensor:
-        return self.loc * math.nan
+        return full_like(self.loc, math.nan)
 
     @property
     def variance(self) -> Tensor:
-        return self.loc * math.inf
+        return full_like(self.loc, math.inf)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -math.log(math.pi) - self.scale.log() - ((value - self.loc) / self.scale).square().log1p()
@@ -132,7 +140,7 @@ class Gumbel(_LocationScale):
 
     @property
     def mean(self) -> Tensor:
-        return self.loc + self.scale * _EULER
+        return self.loc + self.scale * EULER
 
     @property
     def variance(self) -> Tensor:
@@ -149,10 +157,10 @@ class Gumbel(_LocationScale):
         return -(-p.log()).log()
 
     def entropy(self) -> Tensor:
-        return self.scale.log() + (1 + _EULER)
+        return self.scale.log() + (1 + EULER)
 
 
-_EULER = 0.57721566490153286060
+EULER = 0.57721566490153286060
 
 
 class Uniform(Distribution):
@@ -170,6 +178,7 @@ class Uniform(Distribution):
     """
 
     has_rsample = True
+    arg_constraints = {"low": constraints.dependent, "high": constraints.dependent}
 
     def __init__(self, low: Parameter, high: Parameter, validate_args: bool | None = None) -> None:
         self.low, self.high = broadcast(low, high)
@@ -178,12 +187,20 @@ class Uniform(Distribution):
         super().__init__(self.low.shape, validate_args=validate_args)
 
     @property
+    def support(self) -> Constraint:  # type: ignore[override]
+        return constraints.interval(self.low, self.high)
+
+    @property
     def _width(self) -> Tensor:
         return self.high - self.low
 
     @property
     def mean(self) -> Tensor:
         return (self.low + self.high) / 2
+
+    @property
+    def mode(self) -> Tensor:
+        return full_like(self.low, math.nan)
 
     @property
     def variance(self) -> Tensor:
@@ -221,7 +238,8 @@ class Exponential(Distribution):
     """
 
     has_rsample = True
-    positive = ("rate",)
+    support = constraints.nonnegative
+    arg_constraints = {"rate": constraints.positive}
 
     def __init__(self, rate: Parameter, validate_args: bool | None = None) -> None:
         (self.rate,) = broadcast(rate)
@@ -230,6 +248,10 @@ class Exponential(Distribution):
     @property
     def mean(self) -> Tensor:
         return self.rate.reciprocal()
+
+    @property
+    def mode(self) -> Tensor:
+        return self.rate * 0
 
     @property
     def variance(self) -> Tensor:

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 import genesis.functional as F
 from genesis.autograd import enable_grad, no_grad
+from genesis.creation import arange, eye
+from genesis.distributions import constraints
+from genesis.distributions.constraints import Constraint
 from genesis.distributions.distribution import Distribution, Parameter, broadcast
 from genesis.draws import draw_indices
 from genesis.dtypes import float64
@@ -21,7 +24,31 @@ def _one_of(op: str, probs: object, logits: object) -> None:
         raise ValueError(describe(op, "probs", "either probs or logits", "both" if probs is not None else "neither"))
 
 
-class Bernoulli(Distribution):
+def odds_of(op: str, probs: Parameter | None, logits: Parameter | None) -> tuple[Tensor, Tensor]:
+    """A probability and its log-odds, of which one is given."""
+    _one_of(op, probs, logits)
+    if logits is not None:
+        (logits,) = broadcast(logits)
+        return logits.sigmoid(), logits
+    assert probs is not None
+    (probs,) = broadcast(probs)
+    eps = _eps(probs)
+    return probs, probs.clamp(eps, 1 - eps).logit()
+
+
+class _ByOdds(Distribution):
+    """A family of one probability."""
+
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+
+    def __init__(
+        self, probs: Parameter | None = None, logits: Parameter | None = None, validate_args: bool | None = None
+    ) -> None:  # fmt: skip
+        self.probs, self.logits = odds_of(type(self).__name__, probs, logits)
+        super().__init__(self.probs.shape, validate_args=validate_args)
+
+
+class Bernoulli(_ByOdds):
     """1 with some probability, else 0.
 
     Args:
@@ -36,24 +63,20 @@ class Bernoulli(Distribution):
         (0.25, 0.1875)
     """
 
-    probabilities = ("probs",)
+    support = constraints.boolean
+    has_enumerate_support = True
 
-    def __init__(
-        self, probs: Parameter | None = None, logits: Parameter | None = None, validate_args: bool | None = None
-    ) -> None:  # fmt: skip
-        _one_of(type(self).__name__, probs, logits)
-        if logits is not None:
-            (self.logits,) = broadcast(logits)
-            self.probs = self.logits.sigmoid()
-        elif probs is not None:
-            (self.probs,) = broadcast(probs)
-            eps = _eps(self.probs)
-            self.logits = self.probs.clamp(eps, 1 - eps).logit()
-        super().__init__(self.probs.shape, validate_args=validate_args)
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        values = arange(2, dtype=self.probs.dtype, device=self.probs.device).reshape((2, *[1] * len(self.batch_shape)))
+        return values.expand((2, *self.batch_shape)) if expand else values
 
     @property
     def mean(self) -> Tensor:
         return self.probs
+
+    @property
+    def mode(self) -> Tensor:
+        return F.where(self.probs == 0.5, math.nan, (self.probs > 0.5).to(self.probs.dtype))
 
     @property
     def variance(self) -> Tensor:
@@ -76,12 +99,18 @@ def _eps(values: Tensor) -> float:
     return 2.0**-52 if values.dtype is float64 else 2.0**-23
 
 
-class Geometric(Bernoulli):
+class Geometric(_ByOdds):
     """The number of failures before the first success. See `genesis.distributions.Bernoulli`."""
+
+    support = constraints.nonnegative_integer
 
     @property
     def mean(self) -> Tensor:
         return 1 / self.probs - 1
+
+    @property
+    def mode(self) -> Tensor:
+        return self.probs * 0
 
     @property
     def variance(self) -> Tensor:
@@ -113,6 +142,9 @@ class Categorical(Distribution):
         >>> [round(p, 4) for p in Categorical(genesis.tensor([1.0, 3.0])).probs.tolist()]
         [0.25, 0.75]
     """
+
+    has_enumerate_support = True
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
 
     def __init__(
         self, probs: Tensor | None = None, logits: Tensor | None = None, validate_args: bool | None = None
@@ -150,6 +182,19 @@ class Categorical(Distribution):
             return self.probs.clamp(eps, 1 - eps).log()
 
     @property
+    def support(self) -> Constraint:  # type: ignore[override]
+        return constraints.integer_interval(0, self._num_events - 1)
+
+    @property
+    def _num_events(self) -> int:
+        known = vars(self)
+        return int((known["probs"] if "probs" in known else known["logits"]).shape[-1])
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        values = arange(self._num_events, device=self.logits.device).reshape((-1, *[1] * len(self.batch_shape)))
+        return values.expand((-1, *self.batch_shape)) if expand else values
+
+    @property
     def mean(self) -> Tensor:
         return self.probs[..., 0] * math.nan
 
@@ -184,6 +229,10 @@ class Categorical(Distribution):
 class OneHotCategorical(Distribution):
     """A one-hot vector with given probabilities of its places. See `genesis.distributions.Categorical`."""
 
+    support = constraints.one_hot
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    has_enumerate_support = True
+
     def __init__(
         self, probs: Tensor | None = None, logits: Tensor | None = None, validate_args: bool | None = None
     ) -> None:  # fmt: skip
@@ -198,6 +247,16 @@ class OneHotCategorical(Distribution):
     @property
     def variance(self) -> Tensor:
         return self.probs * (1 - self.probs)
+
+    @property
+    def mode(self) -> Tensor:
+        return F.one_hot(self.probs.argmax(-1), self.probs.shape[-1]).to(self.probs.dtype)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        size = self.event_shape[0]
+        values = eye(size, dtype=self.probs.dtype, device=self.probs.device)
+        values = values.reshape((size, *[1] * len(self.batch_shape), size))
+        return values.expand((size, *self.batch_shape, size)) if expand else values
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         places = self._categorical.sample(sample_shape)
@@ -223,7 +282,8 @@ class Poisson(Distribution):
         -3.0
     """
 
-    positive = ("rate",)
+    support = constraints.nonnegative_integer
+    arg_constraints = {"rate": constraints.positive}
 
     def __init__(self, rate: Parameter, validate_args: bool | None = None) -> None:
         (self.rate,) = broadcast(rate)
@@ -232,6 +292,10 @@ class Poisson(Distribution):
     @property
     def mean(self) -> Tensor:
         return self.rate
+
+    @property
+    def mode(self) -> Tensor:
+        return self.rate.floor()
 
     @property
     def variance(self) -> Tensor:

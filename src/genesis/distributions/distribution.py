@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import genesis.functional as F
 from genesis.autograd import no_grad
 from genesis.creation import tensor
+from genesis.distributions import constraints
+from genesis.distributions.constraints import Constraint
 from genesis.dtypes import get_default_dtype
 from genesis.errors import describe
 from genesis.shapes import Shape
@@ -33,20 +35,20 @@ class Distribution:
         ([0.0, 0.0], [1.0, 1.0], [1.0, 1.0])
     """
 
-    has_rsample: ClassVar[bool] = False
-    positive: ClassVar[tuple[str, ...]] = ()  # parameters that must be above 0
-    probabilities: ClassVar[tuple[str, ...]] = ()  # parameters that must be in [0, 1]
+    has_rsample: bool = False
+    has_enumerate_support: bool = False
+    support: Constraint = constraints.dependent  # what is drawn
+    arg_constraints: Mapping[str, Constraint] = {}  # the sets of the parameters; they are checked, but for `real`
 
     def __init__(self, batch_shape: Shape = (), event_shape: Shape = (), validate_args: bool | None = None) -> None:
         self.batch_shape, self.event_shape = tuple(batch_shape), tuple(event_shape)
         if validate_args is False:
             return
-        for name in (*self.positive, *self.probabilities):
-            value = getattr(self, name).detach()
-            good = value > 0 if name in self.positive else (value >= 0) & (value <= 1)
-            if not bool(good.all()):
-                expected = "values above 0" if name in self.positive else "values in [0, 1]"
-                raise ValueError(describe(type(self).__name__, name, expected, "others"))
+        for name, constraint in self.arg_constraints.items():
+            if constraint is constraints.real or constraints.is_dependent(constraint) or name not in vars(self):
+                continue
+            if not bool(constraint.check(getattr(self, name).detach()).all()):
+                raise ValueError(describe(type(self).__name__, name, constraint.expected, "others"))
 
     @property
     def mean(self) -> Tensor:
@@ -57,6 +59,11 @@ class Distribution:
     def variance(self) -> Tensor:
         """The variance of each element."""
         raise NotImplementedError(f"{type(self).__name__} has no variance")
+
+    @property
+    def mode(self) -> Tensor:
+        """The value of the highest density or probability."""
+        raise NotImplementedError(f"{type(self).__name__} has no mode")
 
     @property
     def stddev(self) -> Tensor:
@@ -102,6 +109,15 @@ class Distribution:
     def entropy(self) -> Tensor:
         """The entropy, in the batch shape."""
         raise NotImplementedError(f"{type(self).__name__} has no entropy")
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All values, of a family that has finitely many.
+
+        Args:
+            expand: to the batch shape; else, its dimensions have size 1.
+        Returns: (number of values, batch shape, event shape).
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no enumerate_support")
 
     def perplexity(self) -> Tensor:
         """e to the entropy."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import genesis.functional as F
 from genesis.autograd import Context, Function
 from genesis.creation_like import ones_like
+from genesis.distributions import constraints
+from genesis.distributions.constraints import Constraint
 from genesis.distributions.distribution import Distribution, Parameter, broadcast
 from genesis.dtypes import float64
 from genesis.random import rand, randn
@@ -81,7 +83,8 @@ class Gamma(Distribution):
     """
 
     has_rsample = True
-    positive = ("concentration", "rate")
+    support = constraints.nonnegative
+    arg_constraints: Mapping[str, Constraint] = {"concentration": constraints.positive, "rate": constraints.positive}
 
     def __init__(self, concentration: Parameter, rate: Parameter, validate_args: bool | None = None) -> None:
         self.concentration, self.rate = broadcast(concentration, rate)
@@ -90,6 +93,10 @@ class Gamma(Distribution):
     @property
     def mean(self) -> Tensor:
         return self.concentration / self.rate
+
+    @property
+    def mode(self) -> Tensor:
+        return ((self.concentration - 1) / self.rate).clamp_min(0)
 
     @property
     def variance(self) -> Tensor:
@@ -103,6 +110,9 @@ class Gamma(Distribution):
         a = self.concentration
         return F.xlogy(a, self.rate) + F.xlogy(a - 1, value) - self.rate * value - a.lgamma()
 
+    def cdf(self, value: Tensor) -> Tensor:
+        return F.gammainc(self.concentration, self.rate * value)
+
     def entropy(self) -> Tensor:
         a = self.concentration
         return a - self.rate.log() + a.lgamma() + (1 - a) * a.digamma()
@@ -114,6 +124,8 @@ def standard_gamma(concentration: Tensor) -> Tensor:
 
 class Chi2(Gamma):
     """The χ² distribution of df degrees of freedom: Gamma(df / 2, 1 / 2). See `genesis.distributions.Gamma`."""
+
+    arg_constraints = {"df": constraints.positive}
 
     def __init__(self, df: Parameter, validate_args: bool | None = None) -> None:
         (self.df,) = broadcast(df)
@@ -134,7 +146,8 @@ class Dirichlet(Distribution):
     """
 
     has_rsample = True
-    positive = ("concentration",)
+    support = constraints.simplex
+    arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}
 
     def __init__(self, concentration: Tensor, validate_args: bool | None = None) -> None:
         self.concentration = concentration
@@ -143,6 +156,13 @@ class Dirichlet(Distribution):
     @property
     def mean(self) -> Tensor:
         return self.concentration / self.concentration.sum(-1, True)
+
+    @property
+    def mode(self) -> Tensor:
+        above = (self.concentration - 1).clamp_min(0)
+        mode, is_flat = above / above.sum(-1, True), (self.concentration < 1).all(-1, True)
+        highest = F.one_hot(mode.argmax(-1), mode.shape[-1]).to(mode.dtype)
+        return F.where(is_flat, highest, mode)
 
     @property
     def variance(self) -> Tensor:
@@ -179,7 +199,8 @@ class Beta(Distribution):
     """
 
     has_rsample = True
-    positive = ("concentration1", "concentration0")
+    support = constraints.unit_interval
+    arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
 
     def __init__(
         self, concentration1: Parameter, concentration0: Parameter, validate_args: bool | None = None
@@ -189,6 +210,10 @@ class Beta(Distribution):
 
     def _dirichlet(self) -> Dirichlet:
         return Dirichlet(F.stack([self.concentration1, self.concentration0], -1), validate_args=False)
+
+    @property
+    def mode(self) -> Tensor:
+        return self._dirichlet().mode[..., 0]
 
     @property
     def mean(self) -> Tensor:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import genesis.functional as F
-from genesis.distributions.composed import Independent, LogNormal, MultivariateNormal
-from genesis.distributions.continuous import Exponential, Laplace, Normal, Uniform
-from genesis.distributions.discrete import Bernoulli, Categorical, OneHotCategorical, Poisson
+from genesis.distributions.composed import Independent, LogNormal, MultivariateNormal, TransformedDistribution
+from genesis.distributions.continuous import EULER, Cauchy, Exponential, Gumbel, Laplace, Normal, Uniform
+from genesis.distributions.counts import Binomial
+from genesis.distributions.discrete import Bernoulli, Categorical, Geometric, OneHotCategorical, Poisson
 from genesis.distributions.distribution import Distribution, sum_last
 from genesis.distributions.gamma import Beta, Dirichlet, Gamma
+from genesis.distributions.positive import HalfNormal, Pareto
 from genesis.linalg import solve_triangular
 from genesis.tensor import Tensor
 
@@ -73,6 +75,30 @@ def _log_normal(p: LogNormal, q: LogNormal) -> Tensor:
     return _normal(p._normal, q._normal)
 
 
+@register_kl(HalfNormal, HalfNormal)
+def _half_normal(p: HalfNormal, q: HalfNormal) -> Tensor:
+    ratio = (p.scale / q.scale).square()
+    return 0.5 * (ratio - 1 - ratio.log())
+
+
+@register_kl(Cauchy, Cauchy)
+def _cauchy(p: Cauchy, q: Cauchy) -> Tensor:
+    return ((p.scale + q.scale).square() + (p.loc - q.loc).square()).log() - (4 * p.scale * q.scale).log()
+
+
+@register_kl(Gumbel, Gumbel)
+def _gumbel(p: Gumbel, q: Gumbel) -> Tensor:
+    ratio, apart = p.scale / q.scale, (p.loc - q.loc) / q.scale
+    return -ratio.log() + apart + (ratio - 1) * EULER + ((1 + ratio).lgamma() - apart).exp() - 1
+
+
+@register_kl(Pareto, Pareto)
+def _pareto(p: Pareto, q: Pareto) -> Tensor:
+    ratio = q.alpha / p.alpha
+    found = q.alpha * (p.scale / q.scale).log() - ratio.log() + ratio - 1
+    return F.where(p.scale >= q.scale, found, float("inf"))
+
+
 @register_kl(Laplace, Laplace)
 def _laplace(p: Laplace, q: Laplace) -> Tensor:
     ratio, apart = p.scale / q.scale, (p.loc - q.loc).abs()
@@ -118,6 +144,19 @@ def _bernoulli(p: Bernoulli, q: Bernoulli) -> Tensor:
     return one + (1 - p.probs) * (F.softplus(q.logits) - F.softplus(p.logits))
 
 
+@register_kl(Binomial, Binomial)
+def _binomial(p: Binomial, q: Binomial) -> Tensor:
+    if bool((p.total_count < q.total_count).any()):
+        raise NotImplementedError("kl_divergence: Binomial's total_count of p is below that of q")
+    found = p.total_count * (p.probs * (p.logits - q.logits) + (-p.probs).log1p() - (-q.probs).log1p())
+    return F.where(p.total_count == q.total_count, found, float("inf"))
+
+
+@register_kl(Geometric, Geometric)
+def _geometric(p: Geometric, q: Geometric) -> Tensor:
+    return -p.entropy() - (-q.probs).log1p() / p.probs - q.logits
+
+
 @register_kl(Categorical, Categorical)
 def _categorical(p: Categorical, q: Categorical) -> Tensor:
     return (p.probs * (p.logits - q.logits)).sum(-1)
@@ -138,6 +177,13 @@ def _independent(p: Independent, q: Independent) -> Tensor:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
         raise NotImplementedError("kl_divergence: both Independent need the same reinterpreted_batch_ndims")
     return sum_last(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
+
+
+@register_kl(TransformedDistribution, TransformedDistribution)
+def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Tensor:
+    if p.transforms != q.transforms or p.event_shape != q.event_shape:
+        raise NotImplementedError("kl_divergence: both TransformedDistribution need the same transforms")
+    return kl_divergence(p.base_dist, q.base_dist)
 
 
 @register_kl(MultivariateNormal, MultivariateNormal)

@@ -103,7 +103,7 @@ def is_supported(problem: Problem, wide: bool) -> bool:
 def packed(weight: Tensor, lanes: int) -> Tensor:
     """By vector of channels, r, s and channel."""
     channels = weight.shape[0]
-    return weight.reshape(channels // lanes, lanes, -1).transpose(1, 2).reshape(-1)
+    return weight.reshape(channels // lanes, lanes, -1).transpose(1, 2).reshape(-1).contiguous()  # 1×1 may be a view
 
 
 def job(problem: Problem, wide: bool, num_threads: int) -> Job:

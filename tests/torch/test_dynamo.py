@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import genesis.torch
 from genesis.fusion import Fusion
 from genesis.torch import dynamo
 
@@ -290,3 +291,26 @@ def test_parameters_that_are_unfrozen_get_gradients() -> None:
     plain[0].requires_grad_(True)
     model(torch.ones(2, 3, 5, 5)).sum().backward()
     assert plain[0].weight.grad is not None
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
+@pytest.mark.parametrize("compiled_by", [lambda f: torch.compile(f, backend="genesis"), genesis.torch.compile])
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_of_averages_whose_windows_end_beyond_the_input(
+    compiled_by: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Inductor's own are wrong: it divides them by the size of a whole window."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def averages(x: Tensor) -> list[Tensor]:
+        settings = [{}, {"count_include_pad": True}, {"divisor_override": 3}, {"count_include_pad": False}]
+        images = [F.avg_pool2d(x, 2, ceil_mode=True, **each) for each in settings]  # type: ignore[arg-type]
+        return [*images, F.avg_pool2d(x, (3, 2), 2, 0, True), F.avg_pool1d(x.flatten(1, 2), 3, 2, ceil_mode=True)]
+
+    x = torch.randn(1, 2, 9, 7, dtype=torch.float64, requires_grad=True)
+    compiled = compiled_by(averages)
+    for found, wanted in zip(compiled(x), averages(x), strict=True):
+        assert torch.equal(found, wanted)
+        weights = torch.arange(wanted.numel(), dtype=x.dtype).view_as(wanted)
+        grads = [torch.autograd.grad((y * weights).sum(), x, retain_graph=True)[0] for y in (found, wanted)]
+        torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)

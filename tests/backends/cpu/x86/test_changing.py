@@ -21,7 +21,15 @@ CASES = {
     "uneven parts": (72, 40, 5, 1, 2, 1),
     "depthwise": (48, 48, 3, 1, 1, 1),
     "depthwise, strides": (32, 32, 5, 2, 1, 1),
+    "depthwise, 1×1": (16, 16, 1, 1, 0, 1),
 }
+
+
+def sliced(x: torch.Tensor) -> torch.Tensor:
+    """The values of x, as a view of a larger tensor: its elements are apart in memory."""
+    larger = x.new_zeros([size + 1 for size in x.shape])
+    view = larger[tuple(slice(size) for size in x.shape)]
+    return view.copy_(x)
 
 
 @pytest.fixture(params=["avx512", "avx2"], autouse=True)
@@ -36,16 +44,17 @@ def plain(*args: object) -> torch.Tensor:
     raise AssertionError("nothing is measured unasked")
 
 
-@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format, None])
 @pytest.mark.parametrize("case", CASES)
-def test_with_changing_weights(case: str, order: torch.memory_format) -> None:
+def test_with_changing_weights(case: str, order: torch.memory_format | None) -> None:
     channels, outputs, kernel, stride, padding, dilation = CASES[case]
     torch.manual_seed(0)
     geometry = ConvGeometry((stride,) * 2, (padding,) * 2, (dilation,) * 2, channels if "depthwise" in case else 1)
     x = torch.randn(2, channels, 17, 16).contiguous(memory_format=torch.channels_last)
     for has_bias in (True, False, True):  # the plan is kept, the weights are not
-        weight = torch.randn(outputs, channels // geometry.groups, kernel, kernel).contiguous(memory_format=order)
-        bias = torch.randn(outputs) if has_bias else None
+        weight = torch.randn(outputs, channels // geometry.groups, kernel, kernel)
+        weight = sliced(weight) if order is None else weight.contiguous(memory_format=order)
+        bias = torch.randn(outputs, 2)[:, 0] if has_bias else None
         exact_x = x.double().requires_grad_()
         exact = F.conv2d(exact_x, weight.double(), None if bias is None else bias.double(), *geometry)
         found = changing.forward(x, weight, bias, geometry, plain)

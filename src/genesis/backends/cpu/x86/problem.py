@@ -138,6 +138,6 @@ def split(count: int, most: int) -> list[int]:
 def laid_out(values: Tensor, out: Tensor | None) -> Tensor:
     """values one after the other, in out where that is given."""
     if out is None:
-        return values.reshape(-1)
+        return values.reshape(-1).contiguous()  # a slice may be seen as one dimension without a copy
     out.view(values.shape).copy_(values)
     return out

@@ -32,7 +32,7 @@ class Counter(Protocol):
 
 
 class Source(NamedTuple):
-    """Where an input of the backward graph comes from: one of the four, and a number."""
+    """The origin of an input of the backward graph: one of the four kinds, and a number."""
 
     kind: int
     number: int
@@ -49,7 +49,7 @@ class Output(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What is constant in the steps of a graph.
+    """The constants of the steps of a graph.
 
     Attributes:
         forward, backward: PyTorch's recordings.
@@ -173,7 +173,7 @@ class Plan:
 
 
 class Pass:
-    """What a forward pass leaves to its backward. As long as it holds saved, the trees do not overwrite it."""
+    """The values that a forward pass leaves to its backward. As long as it holds saved, the trees do not overwrite it."""
 
     __slots__ = ("_addresses", "_saved", "_versions", "kept")
 

@@ -23,7 +23,7 @@ Run = Callable[[list[Tensor]], Sequence[Tensor | None]]
 
 
 class Metadata(Protocol):
-    """What AOTAutograd knows of a graph with gradients."""
+    """The part of AOTAutograd's metadata of a graph with gradients that is read here."""
 
     input_info: Sequence[object]
     output_info: Sequence[object]
@@ -137,7 +137,7 @@ class Steps:
 def _facts(
     halves: dict[bool, _Half], metadata: Metadata, seen: _Seen, last: tuple[Node, list[Look | None], Sequence[object]]
 ) -> Facts | None:
-    """What is constant in the steps; None where a graph is out of the ordinary."""
+    """Find what is constant in the steps; None where a graph is out of the ordinary."""
     backward, given, gradients = last
     forward, args = seen.forward, [x for x in seen.args if isinstance(x, Tensor)]
     number = seen.num_results

@@ -173,7 +173,7 @@ class Plan:
 
 
 class Pass:
-    """The values that a forward pass leaves to its backward. As long as it holds saved, the trees do not overwrite it."""
+    """The values that a forward leaves to its backward. The trees do not overwrite them as long as they are held."""
 
     __slots__ = ("_addresses", "_saved", "_versions", "kept")
 

@@ -25,6 +25,7 @@ from genesis.torch.activations import Function
 from genesis.torch.graph_passes import add_gradients_in_the_op, count_batches_at_once
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.recordings import Recording, Recordings
+from genesis.torch.step_plans import Steps
 
 _logger = logging.getLogger("genesis.torch")
 _MAX_WAITING = 8  # forward passes of a graph without a backward
@@ -83,15 +84,16 @@ class Backend:
             patches.pop("triton.cudagraphs", None)
         tell_inductor()
         waiting = Waiting()
+        steps = Steps(waiting)
         self._graphs.append(waiting)
-        inner = functools.partial(_compile_inner, recording, waiting)
+        inner = functools.partial(_compile_inner, recording, waiting, steps)
         # The cache of AOTAutograd would bring back graphs without the copies. Backward is compiled at once, as here is
         # where an obstacle can be dealt with.
         with functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True):
             compiled: Function = compile_fx(
                 graph, inputs, inner_compile=inner, config_patches={**patches, **self.options}
             )
-        return compiled
+        return steps.follow(compiled) if recording.captured and recording.with_gradients else compiled
 
     @property
     def captures(self) -> bool:
@@ -184,8 +186,9 @@ def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:
 
 
 def _compile_inner(
-    recording: Recording, waiting: Waiting, graph: fx.GraphModule, inputs: Sequence[object], **how: object
-) -> object:
+    recording: Recording, waiting: Waiting, steps: Steps, graph: fx.GraphModule, inputs: Sequence[object],
+    **how: object,
+) -> object:  # fmt: skip
     """Inductor's compile_fx_inner, and copies of what leaves a captured graph."""
     from torch._inductor.compile_fx import compile_fx_inner
 
@@ -201,6 +204,8 @@ def _compile_inner(
     recording.captured = True
     is_backward = how.get("is_backward", False)
     is_forward = not is_backward and not how.get("is_inference", False)
+    if is_backward or is_forward:
+        steps.captured(graph, compiled, bool(is_backward))
     run: Callable[[list[object]], Sequence[object]] = compiled.current_callable
 
     num_calls = itertools.count()
@@ -209,11 +214,14 @@ def _compile_inner(
         if next(num_calls) == 1:  # PyTorch records at the second call
             _settle()
         _open_handles()
+        looks = steps.looks(inputs)
         results = list(run(inputs))
         if is_backward:
             waiting.num_forwards = 0
+            steps.ran_backward(looks, results)
         elif is_forward:
             waiting.num_forwards += 1
+            steps.ran_forward(looks, results)
         _copy(results, leaving)
         return results
 

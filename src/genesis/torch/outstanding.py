@@ -53,6 +53,11 @@ def before_call() -> None:
         manager.running_forwards_with_pending_backwards = True
 
 
+def any_waits() -> bool:
+    """Whether any pass waits for its backward."""
+    return bool(_waiting)
+
+
 def after_call(results: object, name: str) -> None:
     """After captured graphs have run."""
     nodes = {x.grad_fn for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.grad_fn is not None}

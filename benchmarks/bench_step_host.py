@@ -1,0 +1,98 @@
+"""What a step of an unmodified PyTorch loop costs the host around genesis.torch.compile, by parts: a GPU waits for it.
+
+    python benchmarks/bench_step_host.py                    on a GPU, with images too small to matter
+    python benchmarks/bench_step_host.py --free             on the device of free_cuda, where everything is free
+
+Sides take turns; the figures are medians in microseconds. "ordinary" is genesis.torch.compile with all of PyTorch's
+runtime around each replay, as before there were short steps (genesis.torch.replaying). "optimizer" and "zero_grad" are
+PyTorch's own, and so is most of "backward": one AccumulateGrad per parameter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+
+class Side:
+    """A model and its loop."""
+
+    def __init__(self, network: str, is_short: bool, optimizer: str) -> None:
+        import torchvision
+
+        import genesis.torch
+        from genesis.torch import step_plans
+
+        tries, step_plans._TRIES = step_plans._TRIES, step_plans._TRIES if is_short else 0
+        model = torchvision.models.__dict__[network]().cuda().to(memory_format=torch.channels_last)
+        self._optimizer: Any = (
+            torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+            if optimizer == "sgd"
+            else torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        )
+        self.num_parameters = len(list(model.parameters()))
+        self._model = genesis.torch.compile(model)
+        self._images = torch.zeros(4, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+        self._labels = torch.zeros(4, dtype=torch.int64, device="cuda")
+        self.parts: dict[str, list[float]] = {}
+        for _ in range(8):
+            self.step()
+        self.num_chains = len(genesis.torch.report(self._model).fused)
+        step_plans._TRIES = tries
+        self.parts.clear()
+
+    def step(self) -> None:
+        clock = [time.perf_counter()]
+        self._optimizer.zero_grad(set_to_none=True)
+        clock.append(time.perf_counter())
+        with torch.autocast("cuda", torch.bfloat16):
+            outputs = self._model(self._images)
+            clock.append(time.perf_counter())
+            loss = F.cross_entropy(outputs, self._labels)
+        clock.append(time.perf_counter())
+        loss.backward()
+        clock.append(time.perf_counter())
+        self._optimizer.step()
+        clock.append(time.perf_counter())
+        names = ("zero_grad", "forward", "loss", "backward", "optimizer")
+        for name, start, end in zip(names, clock, clock[1:], strict=False):
+            self.parts.setdefault(name, []).append((end - start) * 1e6)
+        self.parts.setdefault("step", []).append((clock[-1] - clock[0]) * 1e6)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="*", default=["resnet101", "resnet50", "mobilenet_v2"])
+    parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
+    parser.add_argument("--steps", type=int, default=20, help="in a row")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--free", action="store_true", help="on a device where everything is free; see free_cuda")
+    arguments = parser.parse_args()
+    if arguments.free:
+        sys.path.insert(0, str(Path(__file__).parent))
+        import free_cuda
+
+        free_cuda.install()
+    for network in arguments.networks:
+        sides = {name: Side(network, name == "short", arguments.optimizer) for name in ("ordinary", "short")}
+        for _ in range(arguments.rounds):
+            for side in sides.values():
+                torch.cuda.synchronize()
+                for _ in range(arguments.steps):
+                    side.step()
+        first = sides["short"]
+        print(f"{network}, {arguments.optimizer}: {first.num_parameters} parameters, {first.num_chains} chains; µs")
+        for name, side in sides.items():
+            print(f"  {name:<9}", "  ".join(f"{part} {statistics.median(t):.0f}" for part, t in side.parts.items()))
+        torch._dynamo.reset()
+
+
+if __name__ == "__main__":
+    main()

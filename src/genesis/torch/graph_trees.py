@@ -1,0 +1,109 @@
+"""PyTorch's trees of CUDA graphs, as far as genesis.torch.replaying steps through them by itself.
+
+A manager per device keeps graphs in one pool of memory, and knows by weak references which of their outputs are alive:
+what nobody holds, the next graph may overwrite. These are no public interfaces: where one of them is missing, known()
+is False, and every step goes PyTorch's own way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+
+class Graph(Protocol):
+    """A captured graph."""
+
+    def replay(self) -> None: ...
+
+
+class Node(Protocol):
+    """A recording. Its inputs and outputs are those of the graph's part that was captured."""
+
+    @property
+    def parent(self) -> Node | None: ...
+
+    graph: Graph | None
+    static_input_idxs: list[int]
+    static_input_data_ptrs: list[int | None]
+    non_static_input_idx: list[int]
+    expanded_dims: list[list[int]]
+    reconstructed_inputs: list[object]
+    cached_tensor_outputs: list[Tensor | None]
+    unaliased_in_all_paths: list[bool]
+
+
+class Manager(Protocol):
+    """The manager of a device's trees."""
+
+    current_node: Node | None
+    path_state: object
+    mode: object
+    running_forwards_with_pending_backwards: bool
+
+    def update_generation(self) -> None: ...
+
+
+_MODULE = "torch._inductor.cudagraph_trees"
+_FIELDS = (
+    "static_input_idxs", "static_input_data_ptrs", "non_static_input_idx", "expanded_dims", "reconstructed_inputs",
+    "cached_tensor_outputs", "unaliased_in_all_paths", "graph", "parent",
+)  # fmt: skip
+
+
+def manager(device: int) -> Manager | None:
+    """The manager of a device; None if nothing has been captured there."""
+    trees = sys.modules.get(_MODULE)
+    return None if trees is None else cast("Manager | None", trees.get_manager(device, False))
+
+
+def replayed(device: int) -> Node | None:
+    """The recording that was replayed last, and is still the current one; None if it was warmed up or recorded."""
+    one = manager(device)
+    if one is None or one.current_node is None or getattr(one.path_state, "name", "") != "EXECUTION":
+        return None
+    node = one.current_node
+    return node if all(hasattr(node, field) for field in _FIELDS) else None
+
+
+def step_to(one: Manager, node: Node, is_backward: bool) -> None:
+    """Tell the manager that a recording runs now, as its own run() and execute_node() do."""
+    trees = sys.modules[_MODULE]
+    one.current_node, one.path_state = node, trees.ExecutionState.EXECUTION
+    one.mode = trees.CompilationMode.BACKWARD if is_backward else trees.CompilationMode.FORWARD
+    one.update_generation()
+    one.running_forwards_with_pending_backwards = not is_backward
+
+
+def known() -> bool:
+    """Whether this PyTorch has the functions that are used here."""
+    return _have_addresses is not None and _top_hooks is not None
+
+
+def have_addresses(tensors: list[Tensor], addresses: Sequence[int | None], indices: Sequence[int]) -> bool:
+    """Whether tensors lie where they did."""
+    assert _have_addresses is not None
+    return _have_addresses(tensors, addresses, indices)
+
+
+def saves_as_usual() -> bool:
+    """Whether gradients are recorded, and no hook, transform or tracer has to see what autograd saves."""
+    assert _top_hooks is not None
+    tracer = sys.modules.get("torch._dynamo.compiled_autograd")
+    return (
+        torch.is_grad_enabled()
+        and not torch.is_inference_mode_enabled()
+        and _top_hooks(True) is None
+        and not torch._C._are_functorch_transforms_active()
+        and not (tracer is not None and tracer.compiled_autograd_enabled)
+    )
+
+
+_have_addresses: Callable[[list[Tensor], Sequence[int | None], Sequence[int]], bool] | None = getattr(
+    torch._C, "_tensors_data_ptrs_at_indices_equal", None
+)
+_top_hooks: Callable[[bool], object] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)

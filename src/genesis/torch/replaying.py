@@ -1,0 +1,272 @@
+"""Steps of a captured graph without what PyTorch does around a replay.
+
+A step of torch.compile(mode="reduce-overhead") hands everything that the backward reads from graph to graph as tensors,
+several hundred of a deep network: through the runtime of AOTAutograd, autograd's saved variables, and the checks of the
+trees of CUDA graphs. All of it lies where it lay in the step before. So, once PyTorch has recorded a forward and its
+backward and has replayed both, a step here is: compare the parameters' addresses, copy the images in, replay, copy the
+results out; and likewise for the gradients. The trees are told what runs and what is still needed, so that any other
+graph may come between forward and backward. Wherever a step is not the plain one, PyTorch's own way is taken.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from genesis.torch import graph_trees, outstanding
+from genesis.torch.graph_trees import Node
+
+Pick = Callable[[Sequence[Tensor]], list[Tensor]]
+Outputs = Callable[[Sequence[Tensor | None]], list[Tensor]]
+
+
+class Counter(Protocol):
+    """Counts forward passes since the last backward pass."""
+
+    num_forwards: int
+
+
+class Source(NamedTuple):
+    """The origin of an input of the backward graph: one of the four kinds, and a number."""
+
+    kind: int
+    number: int
+
+
+ARGUMENT, SAVED, TANGENT, CONSTANT = range(4)
+
+
+class Output(NamedTuple):
+    """An output of a captured part, by number; view: the shape and strides in which it leaves, if not its own."""
+
+    number: int
+    view: tuple[torch.Size, tuple[int, ...]] | None = None
+
+
+class Facts(NamedTuple):
+    """The constants of the steps of a graph.
+
+    Attributes:
+        forward, backward: PyTorch's recordings.
+        inputs: the arguments that the captured part of the forward reads, in its order.
+        results: the forward's outputs that the program gets; saved: those that the backward reads.
+        changed: arguments that the graph changes in place.
+        leaves: arguments that need a gradient; gradients: of each the output of the backward, or None.
+        kept: arguments that the backward reads.
+        given: the inputs of the backward graph; copied: those that its captured part copies.
+        run: the backward graph in PyTorch's way.
+        reuses: the backward reuses the memory of what it reads.
+        constants: inputs of the backward that have no elements.
+    """
+
+    device: int
+    forward: Node
+    backward: Node
+    inputs: list[int]
+    results: list[Output]
+    saved: list[Output]
+    changed: list[int]
+    leaves: list[int]
+    gradients: list[Output | None]
+    kept: list[int]
+    given: list[Source]
+    copied: list[Source]
+    run: Callable[[list[Tensor]], Sequence[Tensor | None]]
+    reuses: bool
+    constants: list[Tensor]
+
+
+class Plan:
+    """Forward and backward of a captured graph, as its next steps are to run."""
+
+    def __init__(self, facts: Facts, counter: Counter) -> None:
+        self.facts, self.counter = facts, counter
+        forward, backward = facts.forward, facts.backward
+        self.is_outdated = False
+        self._manager = graph_trees.manager(facts.device)
+        self._inputs, self._leaves, self._kept = (_pick(x) for x in (facts.inputs, facts.leaves, facts.kept))
+        self._copied = _pick([facts.inputs[i] for i in forward.non_static_input_idx])
+        self._images = [_tensor(forward.reconstructed_inputs[i]) for i in forward.non_static_input_idx]
+        self._tangents = [_tensor(backward.reconstructed_inputs[i]) for i in backward.non_static_input_idx]
+        self._changed = _pick(facts.changed)
+        self._results, self._saved = _pick_outputs(facts.results), _pick_outputs(facts.saved)
+        self._num_apart = forward.unaliased_in_all_paths.count(True), backward.unaliased_in_all_paths.count(True)
+        self._groups = _by_dtype(backward, facts.gradients)
+
+    def forward(self, args: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """The graph's results; None where this step has to go PyTorch's way."""
+        if not graph_trees.saves_as_usual() or outstanding.any_waits() or not self._is_ready():
+            return None
+        forward = self.facts.forward
+        if not graph_trees.have_addresses(
+            self._inputs(args), forward.static_input_data_ptrs, forward.static_input_idxs
+        ):
+            self.is_outdated = True
+            return None
+        results: tuple[Tensor, ...] = _apply(self, args, *self._leaves(args))
+        return results
+
+    def _is_ready(self) -> bool:
+        """Whether the trees are where they are between two such steps, with nothing alive."""
+        forward, backward, one = self.facts.forward, self.facts.backward, self._manager
+        if one is None or one is not graph_trees.manager(self.facts.device):
+            return False
+        if one.current_node is not None and graph_trees.replayed(self.facts.device) is not backward:
+            return False
+        return self._is_intact(forward, 0) and self._is_intact(backward, 1)
+
+    def _is_intact(self, node: Node, which: int) -> bool:
+        apart = node.unaliased_in_all_paths.count(True)
+        return node.graph is not None and bool(node.cached_tensor_outputs) and apart == self._num_apart[which]
+
+    def replay_forward(self, args: Sequence[Tensor]) -> tuple[Pass, tuple[Tensor, ...]]:
+        node = self.facts.forward
+        torch.autograd.graph.increment_version(self._changed(args))
+        if self._images:
+            torch._foreach_copy_(self._images, self._copied(args))
+        self._run(node, is_backward=False)
+        self.counter.num_forwards += 1
+        kept = self._kept(args)
+        one = Pass(self._saved(node.cached_tensor_outputs), kept, [x._version for x in kept], _addresses(kept))
+        return one, tuple(x.clone() for x in self._results(node.cached_tensor_outputs))
+
+    def backward(self, one: Pass, tangents: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradients of the leaves."""
+        one.check()
+        keeps = torch._C._autograd._get_current_graph_task_keep_graph()
+        if keeps and self.facts.reuses:
+            raise RuntimeError(
+                "genesis.torch.compile: this backward was compiled to reuse the memory of what it reads, which "
+                "requires retain_graph=False and create_graph=False (torch._functorch.config.donated_buffer)."
+            )
+        facts = self.facts
+        if keeps or graph_trees.replayed(facts.device) is not facts.forward or not self._is_intact(facts.backward, 1):
+            given = one.find(facts.given, tangents, facts.constants)
+            if not keeps:
+                one.end()  # as the trees look at what is alive
+            results = facts.run(given)  # another graph ran since the forward, or the backward may come again
+            return [results[leaf] for leaf in facts.leaves]
+        if self._tangents:
+            torch._foreach_copy_(self._tangents, one.find(facts.copied, tangents, facts.constants))
+        one.end()
+        self._run(facts.backward, is_backward=True)
+        self.counter.num_forwards = 0
+        gradients: list[Tensor | None] = [None] * len(facts.leaves)
+        for positions, pick in self._groups:
+            # One call allocates and copies them all, bit for bit.
+            for position, copy in zip(
+                positions, torch._foreach_mul(pick(facts.backward.cached_tensor_outputs), 1), strict=True
+            ):
+                gradients[position] = copy
+        return gradients
+
+    def _run(self, node: Node, is_backward: bool) -> None:
+        assert self._manager is not None
+        assert node.graph is not None
+        graph_trees.step_to(self._manager, node, is_backward)
+        node.graph.replay()
+
+
+class Pass:
+    """The values that a forward leaves to its backward. The trees do not overwrite them as long as they are held."""
+
+    __slots__ = ("_addresses", "_saved", "_versions", "kept")
+
+    def __init__(self, saved: list[Tensor], kept: list[Tensor], versions: list[int], addresses: list[int]) -> None:
+        self._saved: list[Tensor] | None = saved
+        self.kept, self._versions, self._addresses = kept, versions, addresses
+
+    def check(self) -> None:
+        """Raises: RuntimeError: what was saved is gone, or what the backward reads has changed."""
+        if self._saved is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time, after its saved values have been freed. Specify "
+                "retain_graph=True if you need to backward through the graph a second time."
+            )
+        if [x._version for x in self.kept] != self._versions or _addresses(self.kept) != self._addresses:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: a "
+                "parameter or input of a model that genesis.torch.compile has captured"
+            )
+
+    def find(self, sources: Sequence[Source], *rest: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors that come from these sources. rest: tangents and constants."""
+        assert self._saved is not None
+        places = self.kept, self._saved, *rest
+        return [places[kind][number] for kind, number in sources]
+
+    def end(self) -> None:
+        self._saved, self.kept = None, []
+
+
+class _Step(torch.autograd.Function):
+    """A step as a node of autograd."""
+
+    @staticmethod
+    def forward(ctx: _Context, plan: Plan, args: Sequence[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
+        ctx.plan = plan
+        ctx.one, results = plan.replay_forward(args)
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *ctx.plan.backward(ctx.one, tangents)
+
+
+class _Context(Protocol):
+    """PyTorch's context of a step."""
+
+    plan: Plan
+    one: Pass
+
+
+# Function.apply looks at each argument for wrappers of functorch that are dead; where functorch is, steps are others.
+_apply = super(torch.autograd.Function, _Step).apply
+
+
+def _pick(numbers: Sequence[int]) -> Pick:
+    """Items of a sequence, in one call."""
+    if len(numbers) < 2:
+        return lambda items: [items[number] for number in numbers]
+    get = operator.itemgetter(*numbers)
+    return lambda items: list(get(items))
+
+
+def _pick_outputs(outputs: Sequence[Output]) -> Outputs:
+    pick = _pick([output.number for output in outputs])
+    views = [(position, output.view) for position, output in enumerate(outputs) if output.view is not None]
+
+    def run(items: Sequence[Tensor | None]) -> list[Tensor]:
+        found = pick(items)
+        for position, (shape, strides) in views:
+            found[position] = found[position].as_strided(shape, strides)
+        return found
+
+    return run
+
+
+def _addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [x.data_ptr() for x in tensors]
+
+
+def _tensor(x: object) -> Tensor:
+    assert isinstance(x, Tensor)
+    return x
+
+
+def _by_dtype(backward: Node, gradients: Sequence[Output | None]) -> list[tuple[list[int], Outputs]]:
+    """The positions among the leaves, and the outputs of the backward, of gradients of each dtype."""
+    groups: dict[torch.dtype, tuple[list[int], list[Output]]] = {}
+    for position, output in enumerate(gradients):
+        if output is not None:
+            dtype = _tensor(backward.cached_tensor_outputs[output.number]).dtype
+            positions, outputs = groups.setdefault(dtype, ([], []))
+            positions.append(position)
+            outputs.append(output)
+    return [(positions, _pick_outputs(outputs)) for positions, outputs in groups.values()]

@@ -1,0 +1,266 @@
+"""How the steps of a graph become plans: what a step in PyTorch's way shows once its graphs are replayed.
+
+Nothing is assumed of PyTorch's calling conventions that is not seen in the step: tensors are found again by identity or
+address. A graph that is in any way out of the ordinary has no plan, and stays PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
+
+from genesis.torch import graph_trees
+from genesis.torch.activations import Function
+from genesis.torch.graph_trees import Node
+from genesis.torch.replaying import ARGUMENT, CONSTANT, SAVED, TANGENT, Counter, Facts, Output, Plan, Source
+
+_TRIES = 16  # steps, and plans of which parameters moved
+Run = Callable[[list[Tensor]], Sequence[Tensor | None]]
+
+
+class Metadata(Protocol):
+    """The part of AOTAutograd's metadata of a graph with gradients that is read here."""
+
+    input_info: Sequence[object]
+    output_info: Sequence[object]
+    num_mutated_inp_runtime_indices: int
+    num_outputs_aliased: int
+    num_unsafe_view_outputs: int
+    num_intermediate_bases: int
+    num_graphsafe_rng_states: int
+    is_rng_op_functionalized: bool
+    dynamic_outputs: bool
+    tokens: dict[object, object]
+    bw_donated_idxs: list[int] | None
+    mutated_graph_handled_indices_seen_by_autograd: list[int]
+
+
+class _Half:
+    """Forward or backward as Inductor has compiled it.
+
+    Attributes:
+        inputs: the inputs of the graph that its captured part reads, in its order; None: all.
+    """
+
+    def __init__(self, graph: fx.GraphModule, run: Run, maps: Sequence[object]) -> None:
+        self.run, self.inputs = run, None if not maps else list(getattr(maps[0], "input_index_mapping", ()))
+        self.is_whole = _is_capturable(graph) and (not maps or (len(maps) == 1 and None not in (self.inputs or ())))
+
+
+Look = tuple[int, torch.Size, tuple[int, ...], torch.dtype]  # address, shape, strides
+
+
+class _Seen:
+    """A step in PyTorch's way. It holds no tensor of the graphs, as the trees look at what is alive.
+
+    Attributes:
+        outputs: each of the forward's results as an output of its captured part; None: it is none of them.
+        looks: how they look.
+    """
+
+    def __init__(self, args: tuple[object, ...]) -> None:
+        self.args, self.num_results = args, 0
+        self.forward: Node | None = None
+        self.given: list[Look | None] = []
+        self.outputs: list[Output | None] = []
+        self.looks: list[Look | None] = []
+
+
+class Steps:
+    """The steps of one of Dynamo's graphs."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.plan: Plan | None = None
+        self._counter, self._tries = counter, _TRIES if graph_trees.known() else 0
+        self._halves: dict[bool, _Half] = {}
+        self._metadata: Metadata | None = None
+        self._seen: _Seen | None = None
+
+    def follow(self, compiled: Function) -> Function:
+        """A compiled graph that takes the short way where there is one."""
+
+        def run(*args: object) -> object:
+            plan, self._seen = self.plan, None
+            if plan is not None:
+                planned = plan.forward(args)
+                if planned is not None:
+                    return planned
+            if not self._tries or len(self._halves) != 2 or not (plan is None or plan.is_outdated):
+                return compiled(*args)
+            self._tries -= 1
+            self._seen = seen = _Seen(args)
+            results = compiled(*args)
+            seen.num_results = _num_differentiable(results)
+            return results
+
+        return run
+
+    def captured(self, graph: fx.GraphModule, compiled: object, is_backward: bool) -> None:
+        """Inductor has compiled a half, and PyTorch is to capture it."""
+        maps = getattr(compiled, "partition_maps", None) or ()
+        self._halves[is_backward] = _Half(graph, compiled, maps)  # type: ignore[arg-type]
+        context = torch._guards.TracingContext.try_get()
+        if not is_backward and context is not None:
+            self._metadata = context.fw_metadata
+
+    def looks(self, given: Sequence[object]) -> list[Look | None]:
+        """How the inputs of a half look, if it is to be known."""
+        return [] if self._seen is None else [_look(x) for x in given]
+
+    def ran_forward(self, given: list[Look | None], results: Sequence[object]) -> None:
+        """The forward ran in PyTorch's way. results: in the graphs' memory."""
+        seen, node = self._seen, _replayed(results)
+        if seen is None or node is None or node.parent is not None:
+            return
+        seen.forward, seen.given, seen.outputs = node, given, _outputs(node, results)
+        seen.looks = [_look(x) for x in results]
+
+    def ran_backward(self, given: list[Look | None], results: Sequence[object]) -> None:
+        """The backward ran in PyTorch's way."""
+        seen, self._seen = self._seen, None
+        node = _replayed(results)
+        if seen is None or seen.forward is None or node is None or node.parent is not seen.forward:
+            return
+        facts = None
+        if self._metadata is not None:
+            facts = _facts(self._halves, self._metadata, seen, (node, given, results))
+        if facts is None:
+            self._tries = 0  # what is constant will not change
+        else:
+            self.plan = Plan(facts, self._counter)
+
+
+def _facts(
+    halves: dict[bool, _Half], metadata: Metadata, seen: _Seen, last: tuple[Node, list[Look | None], Sequence[object]]
+) -> Facts | None:
+    """Find what is constant in the steps; None where a graph is out of the ordinary."""
+    backward, given, gradients = last
+    forward, args = seen.forward, [x for x in seen.args if isinstance(x, Tensor)]
+    number = seen.num_results
+    assert forward is not None
+    if not (all(half.is_whole for half in halves.values()) and _is_ordinary(metadata, number)):
+        return None
+    own = [_look(x) for x in args]
+    if not len(args) == len(seen.args) == len(gradients) or own != seen.given or None in own:
+        return None
+    shown, saved = seen.outputs[:number], [x for x in seen.outputs[number:] if x is not None]
+    looks = [look for x, look in zip(seen.outputs[number:], seen.looks[number:], strict=True) if x is not None]
+    known = {look: Source(ARGUMENT, index) for index, look in reversed(list(enumerate(own)))}
+    known |= {look: Source(SAVED, index) for index, look in enumerate(looks) if look is not None and look[0]}
+    first = len(given) - number  # of the tangents, which come last
+    empty = list(dict.fromkeys(x for x in given[:first] if x is not None and 0 in x[1]))
+    known |= {look: Source(CONSTANT, index) for index, look in enumerate(empty)}
+    sources = [known.get(x) for x in given[:first]] + [Source(TANGENT, index) for index in range(number)]
+    ours = _outputs(backward, gradients)
+    leaves = [i for i, x in enumerate(args) if x.requires_grad]
+    wanted = [i for i, x in enumerate(gradients) if x is not None]
+    found = [x for x in sources if x is not None]
+    if (
+        len(found) != len(sources)
+        or None in shown
+        or not set(wanted) <= set(leaves)
+        or any(ours[i] is None for i in wanted)
+        or any(node.expanded_dims[i] for node in (forward, backward) for i in node.non_static_input_idx)
+    ):
+        return None
+    reads, part = halves[False].inputs or list(range(len(args))), halves[True].inputs or list(range(len(given)))
+    copied = [found[part[i]] for i in backward.non_static_input_idx]
+    lies = {reads[i] for i in forward.static_input_idxs}  # where it lay: what plans ask of arguments
+    if any(
+        kind == ARGUMENT and index not in lies for kind, index in (found[part[i]] for i in backward.static_input_idxs)
+    ):
+        return None
+    kept = sorted({index for kind, index in found if kind == ARGUMENT})
+    places = {index: place for place, index in enumerate(kept)}
+    found, copied = (
+        [Source(kind, places[index]) if kind == ARGUMENT else Source(kind, index) for kind, index in each]
+        for each in (found, copied)
+    )
+    return Facts(
+        _device(gradients), forward, backward, reads,
+        [x for x in shown if x is not None], saved, list(metadata.mutated_graph_handled_indices_seen_by_autograd),
+        leaves, [ours[leaf] for leaf in leaves], kept, found, copied, halves[True].run,
+        metadata.bw_donated_idxs != [],
+        [torch.empty_strided(shape, strides, dtype=dtype, device=args[0].device) for _, shape, strides, dtype in empty],
+    )  # fmt: skip
+
+
+def _look(x: object) -> Look | None:
+    return (x.data_ptr(), x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else None
+
+
+def _outputs(node: Node, results: Sequence[object]) -> list[Output | None]:
+    """The results of a half as outputs of its captured part, found by their addresses."""
+    looks = [_look(x) for x in node.cached_tensor_outputs]
+    known = {look[0]: number for number, look in enumerate(looks) if look is not None and look[0]}
+    found: list[Output | None] = []
+    for look in map(_look, results):
+        number = None if look is None else known.get(look[0])
+        own = None if number is None else looks[number]
+        if look is None or number is None or own is None or look[3] is not own[3]:
+            found.append(None)
+        else:
+            found.append(Output(number, None if look == own else (look[1], look[2])))
+    return found
+
+
+def _device(results: Sequence[object]) -> int:
+    return next((x.device.index or 0 for x in results if isinstance(x, Tensor)), 0)
+
+
+def _replayed(results: Sequence[object]) -> Node | None:
+    return graph_trees.replayed(_device(results))
+
+
+def _is_ordinary(metadata: Metadata, num_results: int) -> bool:
+    """Whether the runtime of AOTAutograd has nothing to do but to call the graphs."""
+    return (
+        len(metadata.output_info) == num_results
+        and all(getattr(x, "requires_grad", False) for x in metadata.output_info)
+        and not metadata.num_mutated_inp_runtime_indices
+        and not metadata.num_outputs_aliased
+        and not metadata.num_unsafe_view_outputs
+        and not metadata.num_intermediate_bases
+        and not metadata.num_graphsafe_rng_states
+        and not metadata.is_rng_op_functionalized
+        and not metadata.dynamic_outputs
+        and not metadata.tokens
+    )
+
+
+def _is_capturable(graph: fx.GraphModule) -> bool:
+    """Whether everything in a graph can run in a capture, so that nothing of it runs beside its captured part."""
+    from torch._inductor import config
+
+    if getattr(config, "custom_should_partition_ops", None):
+        return False
+    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
+    for node in graph.graph.nodes:
+        if node.op == "call_function":
+            target = node.target
+            if getattr(target, "__name__", "") in ("auto_functionalized", "auto_functionalized_v2"):
+                target = node.args[0]  # an op that changes its arguments
+            if isinstance(target, torch._ops.HigherOrderOperator):
+                return False
+            if unsafe is not None and unsafe in getattr(target, "tags", ()):
+                return False
+        values = tree_leaves(node.meta.get("val"))
+        if any(isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool) for x in values):
+            return False
+        if any(isinstance(x, Tensor) and x.device.type != _DEVICE for x in values):
+            return False
+    return True
+
+
+_DEVICE = "cuda"  # where captures are
+
+
+def _num_differentiable(results: object) -> int:
+    """How many results a graph has; -1 if one is no tensor with a gradient."""
+    if not isinstance(results, tuple | list):
+        return -1
+    return len(results) if all(isinstance(x, Tensor) and x.grad_fn is not None for x in results) else -1

@@ -1,0 +1,224 @@
+"""Steps of captured graphs without what PyTorch does around a replay, on simulated trees of CUDA graphs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._inductor import compile_fx
+from torch.nn import functional as F
+
+import genesis.torch
+from genesis.torch import capturing, graph_trees, outstanding, replaying, step_plans
+from tests.torch.loops import (
+    LOOPS,
+    Halves,
+    Net,
+    Steps,
+    adversarial,
+    agree,
+    batch,
+    checkpoints,
+    evaluation_that_forgot_no_grad,
+    outcome,
+    plain,
+    tolerance,
+    two_forwards,
+)
+from tests.torch.trees import Half, Manager
+
+
+@pytest.fixture(autouse=True)
+def trees(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    torch._dynamo.reset()
+    manager = Manager()
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how))
+    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
+    monkeypatch.setattr(capturing, "_open_handles", lambda: None)
+    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
+    monkeypatch.setattr(graph_trees, "_have_addresses", _have_addresses)
+    monkeypatch.setattr(graph_trees, "manager", lambda device: manager)
+    monkeypatch.setattr(outstanding, "_managers", lambda: [manager])
+    monkeypatch.setattr(step_plans, "_DEVICE", "cpu")
+    return manager
+
+
+def _have_addresses(tensors: Any, addresses: Any, indices: Any) -> bool:
+    return all(tensors[index].data_ptr() == addresses[index] for index in indices)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What ran in the short way."""
+    ran: list[str] = []
+    forward, run = replaying.Plan.replay_forward, replaying.Plan._run
+
+    def counted(self: Any, args: Any) -> Any:
+        ran.append("forward")
+        return forward(self, args)
+
+    def counted_run(self: Any, node: Any, is_backward: bool) -> None:
+        if is_backward:
+            ran.append("backward")
+        run(self, node, is_backward)
+
+    monkeypatch.setattr(replaying.Plan, "replay_forward", counted)
+    monkeypatch.setattr(replaying.Plan, "_run", counted_run)
+    return ran
+
+
+def thrice(loop: Callable[[nn.Module], Steps]) -> Callable[[nn.Module], Steps]:
+    """A loop until its steps are short ones."""
+
+    def run(model: nn.Module) -> Steps:
+        for _ in range(3):
+            yield from loop(model)
+
+    return run
+
+
+# Passes that wait for others, or that hooks of checkpoints look into, go PyTorch's way.
+ORDINARY = {evaluation_that_forgot_no_grad, checkpoints, two_forwards}
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps], steps: list[str]) -> None:
+    """What it holds is looked at when it is over, and replays overwrite all that the trees may."""
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(thrice(loop), compiled), outcome(thrice(loop), model), tolerance(loop))
+    assert steps.count("forward") == steps.count("backward")
+    assert (steps.count("forward") > 3) is (loop not in ORDINARY)
+
+
+def test_other_graphs_between_forward_and_backward(trees: Manager, steps: list[str]) -> None:
+    """A short forward, another model, and the backward: the trees record it anew, after that graph."""
+
+    def loop(model: nn.Module) -> Steps:
+        halves: Any = model
+        yield from plain(halves.student)
+        for index in range(4):
+            result = halves.student(batch(index)[0])
+            with torch.no_grad():
+                yield halves.teacher(batch(index)[0])
+            other = halves.teacher(batch(index + 9)[0]).square().sum()
+            result.square().sum().backward()
+            other.backward()
+            yield result
+            yield from [x.grad.clone() for x in model.parameters() if x.grad is not None]
+
+    model = nn.Module()
+    model.student, model.teacher = Net(), Net()
+    compiled: Any = copy.deepcopy(model)
+    genesis.torch.compile(compiled.student)
+    genesis.torch.compile(compiled.teacher)
+    agree(outcome(loop, compiled), outcome(loop, model))
+    assert steps.count("forward") > steps.count("backward") > 0
+
+
+def test_adversarial(steps: list[str]) -> None:
+    model = Halves()
+    compiled: Any = copy.deepcopy(model)
+    genesis.torch.compile(compiled.generator)
+    genesis.torch.compile(compiled.discriminator)
+    agree(outcome(thrice(adversarial), compiled), outcome(thrice(adversarial), model))
+
+
+@pytest.fixture
+def short() -> nn.Module:
+    """A model whose next step is a short one."""
+    model = genesis.torch.compile(Net())
+    list(plain(model))
+    return model
+
+
+def grads(model: nn.Module) -> list[Tensor]:
+    return [x.grad.clone() for x in model.parameters() if x.grad is not None]
+
+
+def test_gradients_that_are_held_and_accumulated(short: nn.Module, steps: list[str]) -> None:
+    x = batch(3)[0]
+    short.zero_grad()
+    short(x).sum().backward()
+    held = [p.grad for p in short.parameters()]
+    once = grads(short)
+    short.zero_grad()
+    short(x).sum().backward()
+    assert all(torch.equal(a, b) for a, b in zip(held, once, strict=True) if a is not None)
+    assert all(torch.equal(a, b) for a, b in zip(grads(short), once, strict=True))
+    short(x).sum().backward()
+    assert all(torch.allclose(a, 2 * b) for a, b in zip(grads(short), once, strict=True))
+    assert steps == ["forward", "backward"] * 3
+
+
+def test_hooks_see_gradients(short: nn.Module, steps: list[str]) -> None:
+    seen: list[str] = []
+    parameter = next(short.parameters())
+    parameter.register_hook(lambda grad: seen.append("tensor"))
+    parameter.register_post_accumulate_grad_hook(lambda p: seen.append("accumulated"))
+    loss = short(batch(0)[0]).sum()
+    loss.backward()
+    assert seen == ["tensor", "accumulated"]
+    assert steps == ["forward", "backward"]
+
+
+def test_a_backward_twice(short: nn.Module, steps: list[str]) -> None:
+    loss = short(batch(0)[0]).sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    loss = short(batch(0)[0]).sum()
+    with pytest.raises(RuntimeError, match="retain_graph=False"):
+        loss.backward(retain_graph=True)
+
+
+def test_parameters_that_change_before_the_backward(short: nn.Module, steps: list[str]) -> None:
+    weight: Any = next(short.parameters())
+    loss = short(batch(0)[0]).sum()
+    with torch.no_grad():
+        weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_parameters_that_move_before_the_backward(short: nn.Module, steps: list[str]) -> None:
+    weight: Any = next(short.parameters())
+    loss = short(batch(0)[0]).sum()
+    weight.data = weight.data.clone()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_parameters_that_move(short: nn.Module, steps: list[str]) -> None:
+    """Other memory is captured anew, and becomes short in its turn."""
+    model = copy.deepcopy(short)
+    x = batch(0)[0]
+    for each in (short, model):
+        for parameter in each.parameters():
+            parameter.data = parameter.data.clone()
+        each.zero_grad()
+        for _ in range(4):
+            each(x).sum().backward()
+    agree({str(i): x for i, x in enumerate(grads(short))}, {str(i): x for i, x in enumerate(grads(model))})
+    assert steps == ["forward", "backward"] * 2
+
+
+def test_second_derivatives_are_an_error(short: nn.Module) -> None:
+    x = batch(0)[0]
+    loss = F.cross_entropy(short(x), batch(0)[1])
+    with pytest.raises(RuntimeError, match="retain_graph=False"):
+        torch.autograd.grad(loss, list(short.parameters()), create_graph=True)
+
+
+def test_threads_of_autograd_and_grad_of_some(short: nn.Module, steps: list[str]) -> None:
+    x = batch(0)[0]
+    some = list(short.parameters())[:2]
+    model = copy.deepcopy(short)
+    ours = torch.autograd.grad(short(x).square().sum(), some)
+    theirs = torch.autograd.grad(model(x).square().sum(), list(model.parameters())[:2])
+    torch.testing.assert_close(ours, theirs)
+    assert steps == ["forward", "backward"]

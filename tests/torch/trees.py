@@ -1,0 +1,159 @@
+"""PyTorch's trees of CUDA graphs without a GPU: a graph's inputs and outputs are always in the same memory, and what a
+replay may overwrite is overwritten with NaN."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor import cudagraph_trees
+
+
+class Manager:
+    """A tree of recordings. A graph's first call warms up, its second records."""
+
+    def __init__(self) -> None:
+        self.current_node: Any = None
+        self.path_state: Any = cudagraph_trees.ExecutionState.NONE
+        self.mode: Any = None
+        self.running_forwards_with_pending_backwards = False
+        self.roots: dict[Half, list[Node]] = defaultdict(list)
+        self.num_recorded = self.num_replayed = 0
+
+    def update_generation(self) -> None:
+        pass
+
+    def run(self, half: Half, inputs: list[Any]) -> list[Any]:
+        if self.current_node is not None and not self.running_forwards_with_pending_backwards and half.mode != "b":
+            assert all(node.all_dead() for node in self.current_node.path()), "a new step, and something is alive"
+            self.current_node = None
+        results = self._run(half, inputs)
+        self.running_forwards_with_pending_backwards = half.mode == "f" or (
+            half.mode == "i" and self.running_forwards_with_pending_backwards
+        )
+        return results
+
+    def _run(self, half: Half, inputs: list[Any]) -> list[Any]:
+        if not half.is_warm:
+            half.is_warm = True
+            return half.compute(inputs)
+        nodes = self.roots[half] if self.current_node is None else self.current_node.children[half]
+        node = next((node for node in nodes if node.fits(inputs)), None)
+        self.path_state = cudagraph_trees.ExecutionState.EXECUTION
+        if node is None:
+            node = Node(self, half, inputs)
+            nodes.append(node)
+            self.num_recorded += 1
+            self.path_state = cudagraph_trees.ExecutionState.RECORDING
+        self.current_node = node
+        return node.run(inputs)
+
+
+class Node:
+    """A recording."""
+
+    def __init__(self, manager: Manager, half: Half, inputs: list[Any]) -> None:
+        self._manager, self._half, self.parent = manager, half, manager.current_node
+        self.children: dict[Half, list[Node]] = defaultdict(list)
+        managed = {} if self.parent is None else {x.data_ptr() for n in self.parent.path() for x in n.memory()}
+        self.static_input_idxs = [
+            i for i, x in enumerate(inputs) if i in half.static or (isinstance(x, Tensor) and x.data_ptr() in managed)
+        ]
+        self.static_input_data_ptrs = [x.data_ptr() if i in self.static_input_idxs else None for i, x in _all(inputs)]
+        self.non_static_input_idx = [i for i in range(len(inputs)) if i not in self.static_input_idxs]
+        self.expanded_dims: list[list[int]] = [[] for _ in inputs]
+        static = self.static_input_idxs
+        self.reconstructed_inputs = [x.detach() if i in static else x.detach().clone() for i, x in _all(inputs)]
+        self.cached_tensor_outputs: list[Tensor | None] = []
+        self.unaliased_in_all_paths: list[bool] = []
+        self.graph = types.SimpleNamespace(replay=self.replay)
+
+    def path(self) -> list[Node]:
+        return [*([] if self.parent is None else self.parent.path()), self]
+
+    def memory(self) -> list[Tensor]:
+        return [x for x in self.cached_tensor_outputs if x is not None]
+
+    def all_dead(self) -> bool:
+        return all(sys.getrefcount(x) <= 4 for x in self.memory())  # the two lists, the loop, and the call
+
+    def overwrite_dead(self) -> None:
+        for x in self.memory():
+            if sys.getrefcount(x) <= 4:
+                _overwrite([x])
+
+    def fits(self, inputs: list[Any]) -> bool:
+        return all(inputs[i].data_ptr() == self.static_input_data_ptrs[i] for i in self.static_input_idxs)
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        for index in self.non_static_input_idx:
+            self.reconstructed_inputs[index].copy_(inputs[index])
+        inputs.clear()
+        self.replay()
+        return list(self.cached_tensor_outputs)
+
+    def replay(self) -> None:
+        self._manager.num_replayed += 1
+        results = self._half.compute(list(self.reconstructed_inputs))
+        if not self.cached_tensor_outputs:
+            self.cached_tensor_outputs = [torch.empty_like(x) for x in results]
+            self.unaliased_in_all_paths = [True] * len(results)
+        later = [node for nodes in self.children.values() for node in nodes]
+        while later:
+            node = later.pop()
+            later += [each for nodes in node.children.values() for each in nodes]
+            _overwrite(node.memory())
+        if self._half.mode == "b":
+            for node in self.path()[:-1]:
+                node.overwrite_dead()
+        for kept, result in zip(self.memory(), results, strict=True):
+            kept.data.copy_(result)
+
+
+class Half:
+    """A graph that Inductor has compiled. Its captured part has its inputs in another order, and gives the results that
+    lie where none of its inputs always lies."""
+
+    def __init__(self, manager: Manager, graph: Any, how: dict[str, Any]) -> None:
+        self._manager, self._graph, self._boxed_call = manager, graph, True
+        self.mode = "b" if how.get("is_backward") else "i" if how.get("is_inference") else "f"
+        self.is_warm = False
+        nodes = list(graph.graph.nodes)
+        self._given = [node for node in nodes if node.op == "placeholder"]
+        self._order = list(reversed(range(len(self._given))))
+        self._results = list(nodes[-1].args[0])
+        self.static = {self._order.index(i) for i in how.get("static_input_idxs") or ()}
+        self.partition_maps = [types.SimpleNamespace(input_index_mapping=self._order)]
+        self.current_callable = self._call
+
+    def __call__(self, inputs: Any) -> Any:
+        return self.current_callable(inputs)
+
+    def _is_given(self, result: Any) -> bool:
+        return result is None or (result in self._given and self._order.index(self._given.index(result)) in self.static)
+
+    def compute(self, inputs: list[Any]) -> list[Any]:
+        results = self._graph(*[inputs[self._order.index(i)] for i in range(len(self._given))])
+        inputs.clear()
+        return [x for x, node in zip(results, self._results, strict=True) if not self._is_given(node)]
+
+    def _call(self, inputs: list[Any]) -> list[Any]:
+        given = dict(zip(self._given, inputs, strict=True))
+        part = [inputs[i] for i in self._order]
+        inputs.clear()
+        results = iter(self._manager.run(self, part))
+        return [None if x is None else given[x] if self._is_given(x) else next(results) for x in self._results]
+
+
+def _all(inputs: list[Any]) -> Any:
+    return list(enumerate(inputs))
+
+
+def _overwrite(memory: list[Tensor]) -> None:
+    for x in memory:
+        if x.is_floating_point():
+            x.data.fill_(float("nan"))  # no version of a tensor shows what a replay does

@@ -28,9 +28,8 @@ class Side:
         import torchvision
 
         import genesis.torch
-        from genesis.torch import step_plans
+        from genesis.settings import override
 
-        tries, step_plans._TRIES = step_plans._TRIES, step_plans._TRIES if is_short else 0
         model = torchvision.models.__dict__[network]().cuda().to(memory_format=torch.channels_last)
         self._optimizer: Any = (
             torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
@@ -42,10 +41,10 @@ class Side:
         self._images = torch.zeros(4, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
         self._labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         self.parts: dict[str, list[float]] = {}
-        for _ in range(8):
-            self.step()
+        with override(short_steps=is_short):  # as it is compiled
+            for _ in range(8):
+                self.step()
         self.num_chains = len(genesis.torch.report(self._model).fused)
-        step_plans._TRIES = tries
         self.parts.clear()
 
     def step(self) -> None:

@@ -8,6 +8,7 @@ GENESIS_TUNE       seconds that a process may spend on tuning its convolutions (
 GENESIS_COMPILERS  processes that compile while kernels are tuned (default: one per core, at most 16); 0: threads
 GENESIS_WORKSPACE  the most MiB of scratch memory that one convolution may use (default 1024)
 GENESIS_DETERMINISTIC  1: only kernels that return the same bits every time (default 0)
+GENESIS_SHORT_STEPS  1: genesis.torch.compile replays without PyTorch's runtime around it (default 0: on trial)
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class Settings:
     workspace: int = 1024
     deterministic: bool = False
     compilers: int | None = None
+    short_steps: bool = False
 
     def __post_init__(self) -> None:
         debug, tune, workspace = _number(self.debug, int), _number(self.tune, float), _number(self.workspace, int)
-        cache_dir, deterministic = _folder(self.cache_dir), {"0": False, "1": True}.get(str(self.deterministic))
-        if isinstance(self.deterministic, bool):
-            deterministic = self.deterministic
+        cache_dir, deterministic = _folder(self.cache_dir), _bool(self.deterministic)
+        short_steps = _bool(self.short_steps)
         _require("GENESIS_DEBUG", debug in range(5), "a number from 0 to 4", self.debug)
         _require("GENESIS_CHECK", self.check in ("", "nan", "cpu"), "nan or cpu", self.check)
         _require("GENESIS_CACHE_DIR", cache_dir is not None, "a folder", self.cache_dir)
@@ -47,14 +48,16 @@ class Settings:
         _require("GENESIS_TUNE", tune >= 0, "a number of seconds, at least 0", self.tune)
         _require("GENESIS_WORKSPACE", workspace >= 0, "a whole number of MiB, at least 0", self.workspace)
         _require("GENESIS_DETERMINISTIC", deterministic is not None, "0 or 1", self.deterministic)
+        _require("GENESIS_SHORT_STEPS", short_steps is not None, "0 or 1", self.short_steps)
         asked: int | str | None = self.compilers  # of the environment: a string
         compilers = None if asked is None or asked == "auto" else _number(asked, int)
         is_number = compilers is None or compilers >= 0
         _require("GENESIS_COMPILERS", is_number, "auto or a whole number, at least 0", self.compilers)
         assert cache_dir is not None
         assert deterministic is not None
+        assert short_steps is not None
         self.debug, self.tune, self.workspace = int(debug), float(tune), int(workspace)
-        self.cache_dir, self.deterministic = cache_dir, deterministic
+        self.cache_dir, self.deterministic, self.short_steps = cache_dir, deterministic, short_steps
         self.compilers = None if compilers is None else int(compilers)
 
     @classmethod
@@ -80,6 +83,11 @@ def _number(value: float | str, kind: type[int] | type[float]) -> float:
         return kind(value)
     except (OverflowError, TypeError, ValueError):
         return -1
+
+
+def _bool(value: bool | str) -> bool | None:
+    """value as a truth value; None if it is none."""
+    return value if isinstance(value, bool) else {"0": False, "1": True}.get(value)
 
 
 def _folder(value: str | Path) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from torch._inductor import compile_fx
 from torch.nn import functional as F
 
 import genesis.torch
+from genesis.settings import override
 from genesis.torch import capturing, graph_trees, outstanding, replaying, step_plans
 from tests.torch.loops import (
     LOOPS,
@@ -33,7 +34,7 @@ from tests.torch.trees import Half, Manager
 
 
 @pytest.fixture(autouse=True)
-def trees(monkeypatch: pytest.MonkeyPatch) -> Manager:
+def trees(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
     torch._dynamo.reset()
     manager = Manager()
     monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how))
@@ -44,7 +45,8 @@ def trees(monkeypatch: pytest.MonkeyPatch) -> Manager:
     monkeypatch.setattr(graph_trees, "manager", lambda device: manager)
     monkeypatch.setattr(outstanding, "_managers", lambda: [manager])
     monkeypatch.setattr(step_plans, "_DEVICE", "cpu")
-    return manager
+    with override(short_steps=True):
+        yield manager
 
 
 def _have_addresses(tensors: Any, addresses: Any, indices: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
+from genesis.settings import settings
 from genesis.torch import graph_trees
 from genesis.torch.activations import Function
 from genesis.torch.graph_trees import Node
@@ -75,7 +76,7 @@ class Steps:
 
     def __init__(self, counter: Counter) -> None:
         self.plan: Plan | None = None
-        self._counter, self._tries = counter, _TRIES if graph_trees.known() else 0
+        self._counter, self._tries = counter, _TRIES if settings.short_steps and graph_trees.known() else 0
         self._halves: dict[bool, _Half] = {}
         self._metadata: Metadata | None = None
         self._seen: _Seen | None = None

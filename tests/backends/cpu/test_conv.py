@@ -12,6 +12,8 @@ import torch
 import genesis
 from genesis import nn
 from genesis.backends.cpu import conv
+from genesis.functional.conv import conv_geometry
+from genesis.nn import functional as F
 from genesis.records import ConvGeometry
 
 GATHERING = """
@@ -69,3 +71,18 @@ def test_a_single_image_may_have_any_stride_over_images(dtype: torch.dtype, grou
     weight = torch.randn(4, 4 // groups, 3, 3, dtype=dtype, requires_grad=True)
     torch.conv2d(x.contiguous(), weight, None, 1, 1, 1, groups).backward(grad.contiguous())
     torch.testing.assert_close(conv.conv_weight_grad(grad, view, *how), weight.grad)
+
+
+def test_a_dilation_of_one_element_is_none() -> None:
+    """With it, oneDNN's kernel for a single pixel crashes the process."""
+    x, weight, bias = (torch.randn(shape) for shape in ((3, 5, 1, 1), (2, 5, 3, 1), (2,)))
+    settings = (2, (2, 1), (1, 3))
+    wanted = torch.conv2d(x.double(), weight.double(), bias.double(), *settings)
+    geometry, *_ = conv_geometry("conv2d", tuple(x.shape), tuple(weight.shape), *settings, 1)
+    assert geometry.dilation == (1, 1)
+    found = F.conv2d(*(genesis.from_torch(each) for each in (x, weight, bias)), *settings)
+    torch.testing.assert_close(found.to_torch().double(), wanted, rtol=1e-5, atol=1e-5)
+    found = F.conv_transpose2d(
+        genesis.from_torch(wanted.float()), genesis.from_torch(weight), None, 2, (2, 1), 0, 1, (1, 3)
+    )
+    assert found.shape == torch.conv_transpose2d(wanted.float(), weight, None, 2, (2, 1), 0, 1, (1, 3)).shape

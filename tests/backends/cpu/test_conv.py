@@ -86,3 +86,11 @@ def test_a_dilation_of_one_element_is_none() -> None:
         genesis.from_torch(wanted.float()), genesis.from_torch(weight), None, 2, (2, 1), 0, 1, (1, 3)
     )
     assert found.shape == torch.conv_transpose2d(wanted.float(), weight, None, 2, (2, 1), 0, 1, (1, 3)).shape
+
+
+def test_weight_gradient_in_groups_of_strided_rows() -> None:
+    """Of one row, every third is that row, with a stride that misleads torch's weight gradient."""
+    x, grad = torch.randn(1, 4, 1, 33).double(), torch.randn(1, 14, 1, 33).double()
+    found = conv.conv_weight_grad(grad, x, (14, 2, 1, 1), ConvGeometry((3, 1), (0, 0), (1, 1), 2))
+    wanted = torch.einsum("gkw,gcw->gkc", grad.view(2, 7, 33), x.view(2, 2, 33)).reshape(14, 2, 1, 1)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10, check_stride=False)

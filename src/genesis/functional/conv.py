@@ -219,6 +219,7 @@ def transpose_geometry(
         sizes.append((size - 1) * s - 2 * p + d * (kernel - 1) + extra + 1)
     if min(sizes) < 1:
         raise ShapeError(describe(op, "input", f"an output of sizes >= 1, not {tuple(sizes)}", f"shape {x_shape}"))
+    dilation = _effective(dilation, w_shape[2:])
     geometry = ConvGeometry(planar(stride, 1), planar(padding, 0), planar(dilation, 1), groups)
     # Where output_padding reaches a whole stride, no convolution maps the result to the input: it gets rows of zeros.
     extra = planar(tuple(o // s for o, s in zip(output_padding, stride, strict=True)), 0)
@@ -369,7 +370,13 @@ def conv_geometry(
             expected = f"a padded size of at least the dilated kernel's, {tuple(r + 1 for r in reach)}"
             raise ShapeError(describe(op, "input", expected, padded))
     extra = tuple(a - b for a, b in zip(after, before, strict=True))
+    dilation = _effective(dilation, kernel)
     return ConvGeometry(planar(stride, 1), planar(before, 0), planar(dilation, 1), groups), planar(extra, 0)
+
+
+def _effective(dilation: Shape, kernel: Shape) -> Shape:
+    """The dilation, but 1 where the kernel has one element: with another one there, oneDNN reads memory astray."""
+    return tuple(d if size > 1 else 1 for d, size in zip(dilation, kernel, strict=True))
 
 
 def _paddings(op: str, padding: Size | str, reach: Shape, stride: Shape) -> tuple[Shape, Shape]:

@@ -13,6 +13,8 @@ import torch
 import genesis
 from genesis import nn
 from genesis.backends.cpu import conv
+from genesis.functional.conv import conv_geometry
+from genesis.nn import functional as F
 from genesis.records import ConvGeometry
 
 GATHERING = """
@@ -89,3 +91,26 @@ def test_gradients_that_are_needed(stride: int, needs: tuple[bool, ...], dtype: 
         assert (ours is not None) == needed
         if ours is not None:
             assert (ours - theirs).norm() <= 3e-7 * theirs.norm()
+
+
+def test_a_dilation_of_one_element_is_none() -> None:
+    """With it, oneDNN's kernel for a single pixel crashes the process."""
+    x, weight, bias = (torch.randn(shape) for shape in ((3, 5, 1, 1), (2, 5, 3, 1), (2,)))
+    settings = (2, (2, 1), (1, 3))
+    wanted = torch.conv2d(x.double(), weight.double(), bias.double(), *settings)
+    geometry, *_ = conv_geometry("conv2d", tuple(x.shape), tuple(weight.shape), *settings, 1)
+    assert geometry.dilation == (1, 1)
+    found = F.conv2d(*(genesis.from_torch(each) for each in (x, weight, bias)), *settings)
+    torch.testing.assert_close(found.to_torch().double(), wanted, rtol=1e-5, atol=1e-5)
+    found = F.conv_transpose2d(
+        genesis.from_torch(wanted.float()), genesis.from_torch(weight), None, 2, (2, 1), 0, 1, (1, 3)
+    )
+    assert found.shape == torch.conv_transpose2d(wanted.float(), weight, None, 2, (2, 1), 0, 1, (1, 3)).shape
+
+
+def test_weight_gradient_in_groups_of_strided_rows() -> None:
+    """Of one row, every third is that row, with a stride that misleads torch's weight gradient."""
+    x, grad = torch.randn(1, 4, 1, 33).double(), torch.randn(1, 14, 1, 33).double()
+    found = conv.conv_weight_grad(grad, x, (14, 2, 1, 1), ConvGeometry((3, 1), (0, 0), (1, 1), 2))
+    wanted = torch.einsum("gkw,gcw->gkc", grad.view(2, 7, 33), x.view(2, 2, 33)).reshape(14, 2, 1, 1)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10, check_stride=False)

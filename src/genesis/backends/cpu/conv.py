@@ -138,11 +138,12 @@ def _accumulator(dtype: torch.dtype, dilation: Pair) -> torch.dtype:
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """x in NHWC. A single image's stride over images may be any number, which a view changes: torch's weight gradient
+    """x in NHWC. The stride of a dimension of size 1 may be any number, which a view changes: torch's weight gradient
     in groups is wrong for others than NHWC's (2.13, float64)."""
     x = x.contiguous(memory_format=torch.channels_last)
-    whole = x.shape[1] * x.shape[2] * x.shape[3]
-    return x if x.shape[0] != 1 or x.stride(0) == whole else x.as_strided(x.shape, (whole, *x.stride()[1:]))
+    _, channels, height, width = x.shape
+    strides = channels * height * width, 1, width * channels, channels
+    return x if x.stride() == strides or not x.numel() else x.as_strided(x.shape, strides)
 
 
 def conv_bn_relu(

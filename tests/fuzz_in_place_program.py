@@ -10,6 +10,7 @@ import torch
 import genesis
 
 TOLERANCE = {"rtol": 1e-8, "atol": 1e-10}
+DETACHED = "Trying to use a saved tensor that has been detached in-place"
 
 
 class Pair(NamedTuple):
@@ -21,6 +22,10 @@ class Pair(NamedTuple):
 
 class DifferenceError(AssertionError):
     """The libraries disagree."""
+
+
+class RefusedError(Exception):
+    """PyTorch refuses what Genesis computes, as docs/deviations.md says: the program ends here."""
 
 
 class Program:
@@ -51,6 +56,8 @@ class Program:
                 outcome.append("")
             except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
                 outcome.append(f"{type(error).__name__}: {str(error)[:300]}")
+        if not outcome[0] and DETACHED in outcome[1]:
+            raise RefusedError
         if bool(outcome[0]) is not bool(outcome[1]):
             raise DifferenceError(f"Genesis: {outcome[0] or 'runs'}\nPyTorch: {outcome[1] or 'runs'}")
         self.num_raised += bool(outcome[0])

@@ -8,7 +8,7 @@ from genesis import dtypes
 from genesis import functional as F
 from genesis.autograd import Tensor
 from genesis.dtypes import DType, Number
-from genesis.errors import ShapeError, describe
+from genesis.errors import DTypeError, ShapeError, describe
 
 # --- what differs from its function in the order of the arguments -----------------------------------------------------
 
@@ -40,6 +40,8 @@ def polygamma(self: Tensor, n: int) -> Tensor:
 
 
 def rsub(self: Tensor, other: Number) -> Tensor:
+    if not isinstance(self, Tensor):  # F.sub takes two numbers
+        raise DTypeError(describe("rsub", "self", "a tensor", type(self).__name__))
     return F.sub(other, self)
 
 

@@ -90,6 +90,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "nn.functional.embedding_bag": lambda weight, index, **options: F.embedding_bag(index, weight, **options),
     "polygamma": lambda x, n: genesis.polygamma(n, x),
     "special.polygamma": lambda x, n: genesis.special.polygamma(n, x),
+    "zero_": lambda x: x.clone().zero_(),
     "where": lambda x, condition, other: genesis.where(condition, x, other),
     # The samples bring PyTorch's PairwiseDistance, which is the default.
     "nn.functional.triplet_margin_with_distance_loss": lambda *tensors, distance_function=None, **options: (

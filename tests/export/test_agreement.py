@@ -33,3 +33,15 @@ def test_a_wrong_translation_is_found(runtime: str, tmp_path: Path, monkeypatch:
     monkeypatch.setitem(registry._TABLE, "SiLU", scaled)
     found = agreement.differences(agreement.cases()["SwiGLU"], tmp_path, [runtime])
     assert found[runtime] > agreement.TOLERANCE
+
+
+class _Masks(genesis.nn.Module):
+    def forward(self, x: genesis.Tensor) -> genesis.Tensor:
+        chosen = genesis.where(x > 0, x < 1, x > -1)
+        return chosen.float() + 2 * chosen.masked_fill(x > 0.5, False).masked_fill(x < -0.5, True).float()
+
+
+@pytest.mark.skipif("ONNX Runtime" not in agreement.RUNTIMES, reason="ONNX Runtime is not installed")
+def test_bools_are_chosen_without_a_where_which_onnx_runtime_lacks(tmp_path: Path) -> None:
+    x = genesis.tensor([-2.0, -0.75, -0.25, 0.0, 0.25, 0.75, 2.0])
+    genesis.export.onnx(_Masks(), (x,), tmp_path / "masks.onnx", check=True)

@@ -242,12 +242,18 @@ def clamp_between(e: Emitter, x: Operand, low: Operand | None, high: Operand | N
 
 @translates("Where", "where")
 def where(e: Emitter, condition: Operand, x: Part, y: Part) -> ir.Value:
-    return e.op("Where", e.cast(condition, dtypes.bool_), e.cast(x, e.dtype), e.cast(y, e.dtype))
+    return _select(e, e.cast(condition, dtypes.bool_), e.cast(x, e.dtype), e.cast(y, e.dtype))
 
 
 @translates("MaskedFill", "masked_fill")
 def masked_fill(e: Emitter, x: Operand, mask: Operand, value: Number) -> ir.Value:
-    return e.op("Where", mask, e.number(value, e.dtype), x)
+    return _select(e, mask, e.number(value, e.dtype), x)
+
+
+def _select(e: Emitter, condition: Part, x: Part, y: Part) -> ir.Value:
+    if e.dtype is not dtypes.bool_:
+        return e.op("Where", condition, x, y)
+    return e.op("Or", e.op("And", condition, x), e.op("And", e.op("Not", condition), y))  # ONNX Runtime's lacks bools
 
 
 @translates("Cast", "cast")

@@ -94,6 +94,15 @@ def test_a_function_is_tuned(simulated: Path) -> None:
     assert len(genesis.tune(lambda a: {"y": [genesis.conv(a, w)]}, x)) == 1
 
 
+def test_a_function_around_a_model_is_tuned_in_both_directions(simulated: Path) -> None:
+    model, x = network(), genesis.randn(1, 3, 5, 5, device="cuda")
+    hidden = (x * model[0].weight.sum()).exp()
+    report = genesis.tune(lambda: {"loss": (model(hidden) ** 2).sum()})
+    assert {outcome.problem.direction for outcome in report.outcomes} == {"forward", "input_grad", "weight_grad"}
+    assert all(parameter.grad is None for parameter in model.parameters())
+    hidden.sum().backward()  # the graph that was there before still has what it saved
+
+
 def test_matrix_products_share_the_session_the_store_and_the_file(simulated: Path) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 5)).to("cuda")
     x = genesis.randn(2, 3, 6, 6, device="cuda")

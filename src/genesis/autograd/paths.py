@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from genesis.autograd.graph import Edge, Node
+
+if TYPE_CHECKING:
+    from genesis.tensor import Tensor
 
 NUMBER = operator.attrgetter("number")  # a node is younger, and its number higher, than those of its inputs
 
@@ -19,6 +23,13 @@ def reachable(roots: Iterable[Node | None]) -> dict[Node, None]:
             nodes[node] = None
             stack.extend([target for target, _ in filter(None, node.edges) if type(target) is Node])
     return nodes
+
+
+def leaves(roots: Iterable[Node | None]) -> list[Tensor]:
+    """The leaves that the graph ends at."""
+    edges = (edge for node in reachable(roots) for edge in node.edges if edge is not None)
+    found = {id(target): target for target, _ in edges if type(target) is not Node}
+    return list(found.values())
 
 
 def leading_to(nodes: Iterable[Node], targets: Sequence[Edge]) -> dict[Node, None]:

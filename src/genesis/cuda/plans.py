@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVarTuple
 
 from genesis import backends
 from genesis.autograd import grad as gradients
+from genesis.autograd import paths
 from genesis.autograd.modes import state
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.runtime import capturing
@@ -145,17 +146,16 @@ def tune(
         nothing was tuned
     """
     buffers = list(function.buffers()) if isinstance(function, Module) else []
-    parameters = list(function.parameters()) if isinstance(function, Module) else []
     before = [buffer.detach().clone() for buffer in buffers]
     try:
         with _session(budget, progress, gathers=True, resumes=resume) as (session, on_host):
             outputs = [each for each in _tensors(function(*inputs)) if each.requires_grad]
-            wanted = [each for each in [*parameters, *_tensors(inputs)] if each.requires_grad]
-            if outputs and wanted and state.recording:
+            if outputs and state.recording:
                 total = outputs[0].sum()
                 for each in outputs[1:]:
                     total = total + each.sum()
-                gradients(total, wanted, allow_unused=True)
+                wanted = paths.leaves([total._node])
+                gradients(total, wanted, retain_graph=True, allow_unused=True)  # part of the graph may be the caller's
     finally:
         for buffer, value in zip(buffers, before, strict=True):
             buffer.array.copy_into(value.array)

@@ -86,7 +86,7 @@ REFUSED = {
     "a = x[0].exp(); b = a[:1]; b.zero_(); a.sum().backward()": "saved for the gradient has been changed",
     "x[0].detach_()": "detach_: a view cannot leave the graph",
     "x.requires_grad = False": "only leaves can stop requiring grad",
-    "x.data = w.int(); x.data.requires_grad = True": "a floating dtype",
+    "x.data = w.int(); x.data.requires_grad = True": "a floating or complex dtype",
     "x[0].mul_(2); x.sum().backward(); x.sum().backward()": "the graph was freed",
 }  # fmt: skip
 

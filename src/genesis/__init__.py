@@ -50,6 +50,8 @@ from genesis.distribution import warn_of_others as _warn_of_others
 from genesis.dtypes import DType as DType
 from genesis.dtypes import bfloat16 as bfloat16
 from genesis.dtypes import bool_, promote
+from genesis.dtypes import complex64 as complex64
+from genesis.dtypes import complex128 as complex128
 from genesis.dtypes import finfo as finfo
 from genesis.dtypes import float16 as float16
 from genesis.dtypes import float32 as float32
@@ -92,6 +94,7 @@ from genesis.functional import unsqueeze as unsqueeze
 from genesis.functional.aliases import *
 from genesis.functional.bessel import i0 as i0
 from genesis.functional.comparison import *
+from genesis.functional.complex_numbers import *
 from genesis.functional.compound import *
 from genesis.functional.convolve import conv as conv
 from genesis.functional.convolve import conv_into as conv_into
@@ -191,6 +194,7 @@ dtype = DType  # PyTorch's names of the types
 device = Device
 double, half, long, short, int = float64, float16, int64, int16, int32
 float = float32
+cfloat, cdouble = complex64, complex128
 channels_last, contiguous_format, preserve_format = "channels_last", "contiguous", "preserve"
 
 

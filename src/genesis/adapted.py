@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from genesis import dtypes
@@ -188,13 +189,31 @@ def to_uint8(self: Tensor, memory_format: str = "preserve") -> Tensor:
     return cast(self, dtypes.uint8, memory_format)
 
 
+def to_complex64(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to complex64. See `genesis.Tensor.to`."""
+    return cast(self, dtypes.complex64, memory_format)
+
+
+def to_complex128(self: Tensor, memory_format: str = "preserve") -> Tensor:
+    """Cast to complex128. See `genesis.Tensor.to`."""
+    return cast(self, dtypes.complex128, memory_format)
+
+
 def to_bool(self: Tensor, memory_format: str = "preserve") -> Tensor:
     """Cast to bool: whether it is nonzero. See `genesis.Tensor.to`."""
     return cast(self, dtypes.bool_, memory_format)
 
 
+def converted(tensor: Tensor, dtype: DType) -> Tensor:
+    """As PyTorch converts: of complex numbers, a real dtype takes the real part, with a warning."""
+    if tensor.array.dtype.is_complex and not dtype.is_complex and dtype.name != "bool":
+        warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=3)
+        tensor = F.real(tensor)
+    return F.cast(tensor, dtype)
+
+
 def cast(tensor: Tensor, dtype: DType, memory_format: str) -> Tensor:
-    result = F.cast(tensor, dtype)
+    result = converted(tensor, dtype)
     return result if memory_format == "preserve" else F.contiguous(result, memory_format)
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
+from genesis.dtypes import DType
+from genesis.errors import DTypeError
+
 _PACKAGE = str(Path(__file__).parent) + "/"
 COMPILED = "<genesis.compile>"  # the file name of generated code
 _BETWEEN = (_PACKAGE, COMPILED, contextlib.__file__)  # a with statement calls Genesis by way of contextlib
@@ -46,6 +49,12 @@ def called_function() -> str:
             name = frame.f_locals["function"].__name__ if frame.f_code in wrappers else frame.f_code.co_name
         frame = frame.f_back
     return name
+
+
+def no_complex(dtype: DType) -> DTypeError:
+    """The error of a function that the user's line calls with complex numbers, and that computes with real ones."""
+    name = called_function() or "cast"
+    return DTypeError(f"{name}: expected real numbers, got {dtype}; take .real, .imag or .abs() of complex ones")
 
 
 @contextlib.contextmanager

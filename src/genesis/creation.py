@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DeviceLike = Device | str | None
 
-_FROM_NUMPY = {np.dtype(dtype.name): dtype for dtype in dtypes.ALL if dtype is not dtypes.bfloat16}
+_FROM_NUMPY = {np.dtype(name): dtype for name, dtype in dtypes.OF_NUMPY.items()}
 
 
 # --- from values ------------------------------------------------------------------------------------------------------
@@ -120,6 +120,8 @@ def _host_values(op: str, data: npt.ArrayLike | Sequence[object]) -> tuple[HostA
     if not isinstance(data, np.ndarray | np.generic):
         if values.size == 0 or values.dtype == np.float64:
             return values.astype(np.float64), dtypes.get_default_dtype()
+        if values.dtype == np.complex128:
+            return values, dtypes.get_default_dtype().to_complex()
         if values.dtype.kind == "u":  # Python integers beyond int64
             raise OverflowError(describe(op, "data", "integers that fit int64", int(values.max())))
     if values.dtype not in _FROM_NUMPY:
@@ -129,6 +131,8 @@ def _host_values(op: str, data: npt.ArrayLike | Sequence[object]) -> tuple[HostA
 
 def _require_held(values: HostArray, dtype: DType) -> None:
     """Python numbers that an integer dtype cannot hold are refused; arrays and tensors are cast."""
+    if values.dtype.kind == "c" and not dtype.is_complex:
+        raise DTypeError(describe("tensor", "data", f"real numbers, as dtype is {dtype}", "complex ones"))
     if dtype.category == dtypes.INTEGER and values.dtype != np.bool_:
         for extreme in (values.min(), values.max()):
             dtypes.number("tensor", "data", extreme.item(), dtype)

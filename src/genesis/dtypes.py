@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-BOOL, INTEGER, FLOAT = 0, 1, 2
+BOOL, INTEGER, FLOAT, COMPLEX = 0, 1, 2, 3
 Number = bool | int | float
-HostArray: TypeAlias = "npt.NDArray[np.generic[bool | int | float]]"  # a NumPy array of numbers
+HostArray: TypeAlias = "npt.NDArray[np.generic[bool | int | float | complex]]"  # a NumPy array of numbers
 
 
 class DType:
@@ -28,19 +28,35 @@ class DType:
     Attributes:
         name: as in Python code.
         itemsize: bytes of an element.
-        category: bool < integer < float, which decides promotion.
+        category: bool < integer < float < complex, which decides promotion.
         is_floating_point: whether it is a float.
+        is_complex: whether it is a complex number, of two floats.
+        is_differentiable: float or complex: tensors of it may require grad.
 
     Example:
         >>> genesis.bfloat16.name, genesis.bfloat16.itemsize, genesis.bfloat16.is_floating_point
         ('bfloat16', 2, True)
     """
 
-    __slots__ = ("category", "is_floating_point", "itemsize", "name")
+    __slots__ = ("category", "is_complex", "is_differentiable", "is_floating_point", "itemsize", "name")
 
     def __init__(self, name: str, itemsize: int, category: int) -> None:
         self.name, self.itemsize, self.category = name, itemsize, category
-        self.is_floating_point = category == FLOAT
+        self.is_floating_point, self.is_complex = category == FLOAT, category == COMPLEX
+        self.is_differentiable = category >= FLOAT
+
+    def to_real(self) -> DType:
+        """The dtype of real and imaginary parts; itself if it is not complex.
+
+        Example:
+            >>> genesis.complex64.to_real(), genesis.float64.to_complex()
+            (genesis.float32, genesis.complex128)
+        """
+        return _PARTS.get(self, self)
+
+    def to_complex(self) -> DType:
+        """The complex dtype that holds this one's numbers. See `genesis.DType.to_real`."""
+        return complex128 if self in (float64, complex128) else complex64
 
     def __repr__(self) -> str:
         return f"genesis.{self.name}"
@@ -60,8 +76,14 @@ int8 = DType("int8", 1, INTEGER)
 uint8 = DType("uint8", 1, INTEGER)
 bool_ = DType("bool", 1, BOOL)
 
-ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
+complex128 = DType("complex128", 16, COMPLEX)
+complex64 = DType("complex64", 8, COMPLEX)
+
+ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)  # on every device
 BY_NAME = {dtype.name: dtype for dtype in ALL}
+WITH_COMPLEX = (*ALL, complex128, complex64)  # on the CPU
+OF_NUMPY = {dtype.name: dtype for dtype in WITH_COMPLEX if dtype is not bfloat16}
+_PARTS = {complex64: float32, complex128: float64}
 OF_LIBRARIES: dict[object, DType] = {}  # a library's own dtype → ours: entered by the backend that computes with it
 
 _default = float32
@@ -100,9 +122,9 @@ def set_default_dtype(dtype: DType) -> None:
 
 def of_array(op: str, array: HostArray) -> DType:
     """The dtype of a numpy array's elements."""
-    dtype = BY_NAME.get(array.dtype.name)
-    if dtype is None or dtype is bfloat16:  # numpy holds the bits of bfloat16 as uint16, so that must be said
-        known = ", ".join(dtype.name for dtype in ALL if dtype is not bfloat16)
+    dtype = OF_NUMPY.get(array.dtype.name)
+    if dtype is None:  # numpy holds the bits of bfloat16 as uint16, so that must be said
+        known = ", ".join(OF_NUMPY)
         raise DTypeError(describe(op, "array", f"one of {known}", array.dtype))
     return dtype
 
@@ -115,6 +137,8 @@ def of_scalar(value: object) -> DType:
         return int64
     if isinstance(value, numbers.Real):
         return _default
+    if isinstance(value, numbers.Complex):
+        return _default.to_complex()
     if type(value).__name__ in ("bool", "bool_"):  # numpy's bool is no number
         return bool_
     raise DTypeError(f"expected a tensor or a number, got {type(value).__name__}")
@@ -211,6 +235,8 @@ def number(op: str, argument: str, value: Number, dtype: DType, rounds: bool = F
         >>> number("fill_", "value", 0.5, bool_), number("fill_", "value", 2.7, int8)
         (True, 2)
     """
+    if dtype.is_complex and isinstance(value, numbers.Complex):
+        return complex(value)
     if type(value) not in (int, float, bool):
         if not (isinstance(value, numbers.Real) or type(value).__name__ in ("bool", "bool_")):  # as in of_scalar
             raise DTypeError(describe(op, argument, "a number", type(value).__name__))
@@ -243,6 +269,8 @@ def promote(type1: DType, type2: DType) -> DType:
     """
     if type1 is type2:
         return type1
+    if type1.is_complex or type2.is_complex:
+        return complex128 if float64 in (type1.to_real(), type2.to_real()) else complex64
     if type1.category != type2.category:
         return type1 if type1.category > type2.category else type2
     if type1.itemsize != type2.itemsize:
@@ -264,6 +292,7 @@ def result_type(operands: Iterable[tuple[DType, int]]) -> DType:
     result = by_rank[2]
     for weaker in (by_rank[1], by_rank[0]):
         if weaker is not None and (result is None or weaker.category > result.category):
-            result = weaker
+            # A complex number beside floats has parts of their dtype.
+            result = result.to_complex() if weaker.is_complex and result and result.is_floating_point else weaker
     assert result is not None
     return result

@@ -142,6 +142,7 @@ class InPlace(Methods):
     sqrt_ = _by(F.sqrt)
     rsqrt_ = _by(F.rsqrt)
     square_ = _by(F.square)
+    conj_physical_ = _by(F.conj_physical)
     reciprocal_ = _by(F.reciprocal)
     sign_ = _by(F.sign)
     sin_ = _by(F.sin)

@@ -29,6 +29,8 @@ from genesis.adapted import (
     tile,
     to_bfloat16,
     to_bool,
+    to_complex64,
+    to_complex128,
     to_float16,
     to_float32,
     to_float64,
@@ -178,6 +180,11 @@ class Methods(Properties):
     not_equal = F.ne
     fix = F.trunc
     sgn = F.sign
+    angle = F.angle
+    conj = F.conj
+    conj_physical = F.conj_physical
+    resolve_conj = F.resolve_conj
+    resolve_neg = F.resolve_neg
 
     # --- reductions ---------------------------------------------------------------------------------------------------
 
@@ -379,6 +386,8 @@ class Methods(Properties):
 
     # --- dtypes: last, because the names hide Python's own from here on -----------------------------------------------
 
+    cfloat = to_complex64
+    cdouble = to_complex128
     double = to_float64
     half = to_float16
     bfloat16 = to_bfloat16

@@ -71,7 +71,8 @@ def text_of(tensor: Variable) -> str:
     if values.size:
         summarize = values.size > _options.threshold
         shown = _corners(values) if summarize else values
-        body = _block(values, Formatter(shown, _options), indent, summarize)
+        form = ComplexFormatter(shown, _options) if values.dtype.kind == "c" else Formatter(shown, _options)
+        body = _block(values, form, indent, summarize)
     else:
         body = "[]"
     parts = [_PREFIX, body]
@@ -93,7 +94,7 @@ def _notes(tensor: Variable) -> list[str]:
     is_empty = not array.numel
     if is_empty and array.ndim != 1:
         notes.append(f"size={array.shape}")
-    is_plain = array.dtype is dtypes.get_default_dtype() or (
+    is_plain = array.dtype in (dtypes.get_default_dtype(), dtypes.get_default_dtype().to_complex()) or (
         not is_empty and array.dtype in (dtypes.int64, dtypes.bool_)
     )
     if not is_plain:
@@ -141,7 +142,19 @@ class Formatter:
         return text.rjust(self.width)
 
 
-def _block(values: HostArray, form: Formatter, indent: int, summarize: bool) -> str:
+class ComplexFormatter:
+    """Formats complex numbers: their real parts alike, and their imaginary ones."""
+
+    def __init__(self, values: HostArray, options: Options) -> None:
+        self._real, self._imag = Formatter(values.real, options), Formatter(values.imag, options)
+        self.width = self._real.width + self._imag.width + 1
+
+    def __call__(self, value: complex) -> str:
+        imag = f"{self._imag(value.imag)}j".lstrip()
+        return self._real(value.real) + (imag if imag[0] in "+-" else f"+{imag}")
+
+
+def _block(values: HostArray, form: Formatter | ComplexFormatter, indent: int, summarize: bool) -> str:
     """The elements in brackets, a row to a line or to several."""
     if values.ndim == 0:
         return form(values.item())

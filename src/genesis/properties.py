@@ -127,10 +127,14 @@ class Properties(Variable):
         return self.array.device.type == "cpu"
 
     def is_complex(self) -> bool:
-        """False: there are no complex tensors."""
+        """Whether the dtype is complex."""
+        return self.dtype.is_complex
+
+    def is_conj(self) -> bool:
+        """False: conjugates are computed at once, never when they are read."""
         return False
 
-    is_conj = is_neg = is_complex  # views that show what is conjugated or negated when it is read
+    is_neg = is_conj
 
     @property
     def retains_grad(self) -> bool:

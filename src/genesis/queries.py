@@ -29,8 +29,8 @@ def is_floating_point(input: Tensor) -> bool:
 
 
 def is_complex(input: Tensor) -> bool:
-    """Return False: there are no complex tensors. See `genesis.is_floating_point`."""
-    return False
+    """Whether the dtype is complex. See `genesis.is_floating_point`."""
+    return input.is_complex()
 
 
 def is_nonzero(input: Tensor) -> bool:

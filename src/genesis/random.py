@@ -127,8 +127,8 @@ def _random(
     op: str, shape: Shape, dtype: DType | None, device: DeviceLike, requires_grad: bool, generator: Generator | None
 ) -> Tensor:  # fmt: skip
     dtype = dtype_of(dtype)
-    if not dtype.is_floating_point:
-        raise DTypeError(describe(op, "dtype", "a floating dtype", dtype))
+    if not dtype.is_differentiable:
+        raise DTypeError(describe(op, "dtype", "a floating or complex dtype", dtype))
     place = device_of(device)
     with drawing(op, generator, place):
         return Tensor(NDArray.random(op, place, shape, None, dtype), requires_grad)

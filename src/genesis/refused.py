@@ -1,8 +1,8 @@
-"""Names of PyTorch's that Genesis refuses on purpose: complex, sparse, masked and quantized tensors, and transforms."""
+"""Names of PyTorch's that Genesis refuses on purpose: sparse, masked and quantized tensors, and transforms."""
 
 from __future__ import annotations
 
-COMPLEX = "Genesis has no complex tensors; keep real and imaginary parts apart"
+HALF_COMPLEX = "Genesis has no complex numbers of 16-bit parts; use complex64"
 SPARSE = "Genesis has no sparse tensors; use dense ones"
 QUANTIZED = "Genesis has no quantization; export to ONNX with genesis.export.onnx and quantize there"
 MASKED = "Genesis has no masked tensors; keep a tensor and a bool mask, as masked_fill and where take them"
@@ -10,10 +10,7 @@ TRANSFORMS = "Genesis has no function transforms; use genesis.autograd.grad, or 
 VMAP = "Genesis has no function transforms; write a batch dimension or a loop"
 
 _NAMES = {
-    COMPLEX: (
-        "angle cdouble cfloat chalf complex complex32 complex64 complex128 fft imag istft polar stft view_as_complex "
-        "view_as_real"
-    ),
+    HALF_COMPLEX: "chalf complex32",
     SPARSE: (
         "sparse sparse_coo sparse_csr sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
         "sparse_bsc_tensor sparse_compressed_tensor"

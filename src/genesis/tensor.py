@@ -11,6 +11,7 @@ import numpy as np
 
 from genesis import autograd, dtypes, sharing
 from genesis import functional as F
+from genesis.adapted import converted
 from genesis.autograd import Variable
 from genesis.autograd.modes import unrecordable
 from genesis.dtypes import DType, Number
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import CapsuleType
 
-OPERANDS: tuple[type, ...] = (Variable, int, float, np.generic)  # what == and != compare with
+OPERANDS: tuple[type, ...] = (Variable, int, float, complex, np.generic)  # what == and != compare with
 
 
 class Stream(Protocol):
@@ -106,6 +107,40 @@ class Tensor(NewTensors):
         if self.ndim < 2:
             raise ShapeError(describe("mT", "self", "at least 2 dimensions", self.ndim))
         return F.transpose(self, -2, -1)
+
+    @property
+    def H(self) -> Tensor:  # noqa: N802  (PyTorch's name)
+        """The conjugate transpose of a matrix.
+
+        Raises: ShapeError: self is no matrix.
+        """
+        return F.conj(self.T)
+
+    @property
+    def mH(self) -> Tensor:  # noqa: N802  (PyTorch's name)
+        """Each matrix conjugated and transposed.
+
+        Raises: ShapeError: fewer than 2 dimensions.
+        """
+        return F.conj(self.mT)
+
+    @property
+    def real(self) -> Tensor:
+        """The real part, a view; self if it is real. Assigning writes it. See `F.real`."""
+        return F.real(self)
+
+    @real.setter
+    def real(self, value: Tensor | Number) -> None:
+        F.real(self)[...] = value
+
+    @property
+    def imag(self) -> Tensor:
+        """The imaginary part, a view. Assigning writes it. See `F.imag`."""
+        return F.imag(self)
+
+    @imag.setter
+    def imag(self, value: Tensor | Number) -> None:
+        F.imag(self)[...] = value
 
     @property
     def data(self) -> Tensor:
@@ -245,7 +280,7 @@ class Tensor(NewTensors):
                 flags.append(arg)
             elif arg is not None:
                 raise DTypeError(describe("to", "args", "a dtype, a device or a tensor", arg.__class__.__name__))
-        result = self if dtype is None else F.cast(self, dtype)
+        result = self if dtype is None else converted(self, dtype)
         non_blocking, copy = [*flags, *(non_blocking, copy)[len(flags) :]]
         result = result if device is None else F.to_device(result, Device(device), non_blocking)
         result = F.clone(result) if copy and result is self else result
@@ -331,7 +366,7 @@ class Tensor(NewTensors):
             yield self[index]
 
     def __contains__(self, element: Tensor | Number) -> bool:
-        if not isinstance(element, Tensor | bool | int | float):
+        if not isinstance(element, Tensor | bool | int | float | complex):
             raise TypeError(describe("in", "element", "a tensor or a number", type(element).__name__))
         return bool((self == element).any().item())
 

@@ -14,12 +14,15 @@ from genesis.port.facade import facade
 from tests.conformance import surface
 
 FORMATS = ("channels_last", "contiguous_format", "preserve_format")
-DTYPES = {getattr(torch, dtype.name): dtype for dtype in dtypes.ALL}
+DTYPES = {getattr(torch, dtype.name): dtype for dtype in dtypes.WITH_COMPLEX}
 MEMORY_FORMATS = {getattr(torch, name): getattr(genesis, name) for name in FORMATS}
 ERRORS = (ValueError, TypeError, RuntimeError, IndexError, NotImplementedError, OverflowError)
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 INEXACT = (*SIXTEEN_BITS, torch.float32)  # on a GPU even float32 sums in another order
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+TOLERANCE = {
+    torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.complex128: 1e-12,
+    torch.complex64: 1e-4,
+}  # fmt: skip
 
 
 def find(name: str) -> Callable[..., Any] | None:
@@ -120,7 +123,9 @@ def _gradients_of_genesis(arguments: Any, results: list[Any]) -> list[Any]:
 def seed_like(result: torch.Tensor) -> torch.Tensor:
     """The same random gradient for every dtype."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(result.shape, generator=generator, dtype=torch.float32).to(torch.bfloat16).to(result.dtype)
+    kind = torch.complex64 if result.is_complex() else torch.float32
+    seed = torch.randn(result.shape, generator=generator, dtype=kind)
+    return (seed if result.is_complex() else seed.to(torch.bfloat16)).to(result.dtype)
 
 
 def compare_kinds(what: str, actual: Any, expected: torch.Tensor) -> None:

@@ -75,7 +75,7 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
 METHODS = words("""
     view view_as expand expand_as repeat __getitem__ __rmatmul__ __radd__ __rand__ __rmod__ __rmul__ __ror__ __rpow__
     __rsub__ __rxor__ reshape_as char new_empty new_full new_ones new_zeros unfold type_as
-    contiguous item double float half bfloat16 long int short bool byte
+    contiguous item double float half bfloat16 long int short bool byte cfloat cdouble
 """)
 CALLS: dict[str, Callable[..., Any]] = {
     **{name: getattr(Tensor, name) for name in METHODS},
@@ -135,6 +135,8 @@ TAKEN = words("clamp_min clamp_max __radd__ __rand__ __rmul__ __ror__ __rxor__")
 
 # Ops whose 16-bit samples have no one right answer on another device, and why.
 NOT_IN_16_BITS = {
+    "complex": "there are no complex numbers of 16-bit parts",
+    "view_as_complex": "there are no complex numbers of 16-bit parts",
     "nextafter": "CUDA has no such function, and refuses it",
     "topk": "the samples have equal elements, which come in any order",
     "sort": "the samples have equal elements, which come in any order",

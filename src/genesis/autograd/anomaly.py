@@ -72,7 +72,7 @@ def require_no_nan(function: type, line: str | None, grads: Iterable[NDArray | N
     """Raise GraphError if a gradient that an op's backward gave is NaN."""
     unrecordable("looks for NaN in gradients")
     for number, grad in enumerate(grads):
-        if grad is None or not grad.dtype.is_floating_point or not grad.numel:
+        if grad is None or not grad.dtype.is_differentiable or not grad.numel:
             continue
         if ops.any(grad.isnan(), tuple(range(grad.ndim))).item():
             place = f"the op was called at {line}" if line else "the op was called outside detect_anomaly"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias, TypeVar, cast, final
 
 from genesis import callsite
+from genesis.autograd.complex_forms import require_form
 from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.modes import no_grad, state
 from genesis.autograd.views import AsStrided, Region, ViewKind
@@ -55,8 +56,8 @@ class Variable:
     def __init__(self, array: NDArray, requires_grad: bool = False) -> None:
         self.array = array
         if requires_grad:
-            if not array.dtype.is_floating_point:
-                raise DTypeError(describe("Tensor", "requires_grad", "a floating dtype", array.dtype))
+            if not array.dtype.is_differentiable:
+                raise DTypeError(describe("Tensor", "requires_grad", "a floating or complex dtype", array.dtype))
             self._requires_grad = True
 
     def __init_subclass__(cls, result_class: type[Tensor] | None = None) -> None:
@@ -117,8 +118,8 @@ class Variable:
         """
         if not requires_grad and not self.is_leaf:
             raise GraphError("requires_grad_: only leaves can stop requiring grad; use .detach()")
-        if requires_grad and not self.array.dtype.is_floating_point:
-            raise DTypeError(describe("requires_grad_", "self", "a floating dtype", self.array.dtype))
+        if requires_grad and not self.array.dtype.is_differentiable:
+            raise DTypeError(describe("requires_grad_", "self", "a floating or complex dtype", self.array.dtype))
         self._requires_grad = requires_grad
         return self
 
@@ -189,7 +190,7 @@ class Variable:
             return
         if not base._requires_grad or base.array.changes is not self.array.changes:
             return  # the base is in no graph, or has been given other memory
-        if self._view_kind is not ViewKind.PLAIN and is_old:
+        if self._view_kind is ViewKind.PARTS or (self._view_kind is not ViewKind.PLAIN and is_old):
             reason = self._view_kind.value
             raise GraphError(f"a view whose memory has been changed in place cannot be used here: it {reason}")
         if self._view_kind is ViewKind.UNRECORDED:
@@ -292,7 +293,7 @@ class Node:
             )
         if len(grads) > 1 and ctx._materializes_grads:
             grads = [
-                NDArray.full(shape, 0, dtype, device) if grad is None and dtype.is_floating_point else grad
+                NDArray.full(shape, 0, dtype, device) if grad is None and dtype.is_differentiable else grad
                 for grad, (shape, dtype, device) in zip(grads, self.outputs, strict=True)
             ]
         if self.function.backward is Differentiable.backward:
@@ -346,6 +347,10 @@ class Node:
                 raise GraphError(problem)
             grad = grad.sum_to(shape)
         if grad.dtype is not dtype:
+            if dtype.is_complex:
+                require_form(self.function)
+            elif grad.dtype.is_complex:
+                grad = grad.part(0)
             grad = grad.to(dtype)
         # A Function of users may keep what it returns.
         repeats = 0 in grad.strides and grad.is_expanded

@@ -56,7 +56,7 @@ def once_differentiable(backward: Callable[Concatenate[Context, P], R]) -> Calla
 
 
 def _last(result: R) -> R:
-    if not isinstance(result, Variable) or not result.array.dtype.is_floating_point:
+    if not isinstance(result, Variable) or not result.array.dtype.is_differentiable:
         return result
     made: R = _Last.apply(result.detach().requires_grad_())  # type: ignore[assignment]
     return made

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from genesis import callsite
 from genesis.autograd.anomaly import require_no_nan
+from genesis.autograd.complex_forms import require_form
 from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.graph import Edge, Node, Variable, edge_to
 from genesis.autograd.modes import enable_grad, unrecordable
@@ -128,7 +129,7 @@ def run(
             if any(edges) and any(grad is not None for grad in grads):
                 for edge, grad in zip(edges, _input_grads(node, grads, retain_graph), strict=True):
                     if edge is not None and grad is not None:
-                        deliver(edge, _fitted(grad, edge))
+                        deliver(edge, _fitted(grad, edge, node.function))
         for leaf in leaves.values():
             total = sums[id(leaf), 0]
             for hook in tuple(leaf._hooks):
@@ -179,7 +180,7 @@ def _input_grads(node: Node, grads: list[Tensor | None], retain_graph: bool) -> 
     if len(grads) > 1 and ctx._materializes_grads:
         grads = [
             node.result_class(NDArray.full(shape, 0, dtype, device))
-            if grad is None and dtype.is_floating_point
+            if grad is None and dtype.is_differentiable
             else grad
             for grad, (shape, dtype, device) in zip(grads, node.outputs, strict=True)
         ]
@@ -224,8 +225,8 @@ def _placed(tensor: Tensor, node: Node, index: int) -> Tensor:
     return tensor
 
 
-def _fitted(grad: Tensor, edge: Edge) -> Tensor:
-    """A gradient in the shape and dtype that edge wants: summed where the argument was broadcast."""
+def _fitted(grad: Tensor, edge: Edge, source: type[Differentiable]) -> Tensor:
+    """The gradient that source gave in the shape and dtype that edge wants, summed where an argument was broadcast."""
     target, index = edge
     if type(target) is Node:
         shape, dtype, _ = target.outputs[index]
@@ -235,4 +236,8 @@ def _fitted(grad: Tensor, edge: Edge) -> Tensor:
         lead = grad.ndim - len(shape)
         dims = [dim for dim, size in enumerate(grad.shape) if dim < lead or size != shape[dim - lead]]
         grad = (grad.sum(dims) if dims else grad).reshape(shape)
-    return grad.to(dtype) if grad.dtype is not dtype else grad
+    if grad.dtype is dtype:
+        return grad
+    if dtype.is_complex:
+        require_form(source)
+    return (grad.real if grad.dtype.is_complex and not dtype.is_complex else grad).to(dtype)

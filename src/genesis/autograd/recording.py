@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from genesis.autograd.complex_forms import over_complex
 from genesis.autograd.context import Context, Differentiable
 from genesis.autograd.graph import Node, Variable
 from genesis.autograd.views import ViewKind
@@ -27,8 +28,16 @@ def record(
         ctx.kwargs = kwargs
     node, unwanted = Node(function, ctx, args, made), ctx.non_differentiable
     for index, variable in enumerate(made):
-        if variable.array.dtype.is_floating_point and not (unwanted and any(outputs[index] is x for x in unwanted)):
+        is_wanted = variable.array.dtype.is_floating_point or _has_form(node, variable)
+        if is_wanted and not (unwanted and any(outputs[index] is x for x in unwanted)):
             variable._requires_grad, variable._node, variable._output_index = True, node, index
+
+
+def _has_form(node: Node, variable: Variable) -> bool:
+    """Whether an output that is not real has a gradient: if it is complex, by the function's form there."""
+    if variable.array.dtype.is_complex:
+        node.function = over_complex(node.function)
+    return variable.array.dtype.is_complex
 
 
 def note_view(view: Variable, origin: Variable, recording: bool, kind: ViewKind | None = None) -> None:

@@ -16,6 +16,7 @@ class ViewKind(enum.Enum):
     PLAIN = ""
     SEVERAL = "is one of several views that one op returned (split, chunk, unbind); index the base instead"
     UNRECORDED = "was made under no_grad(); make it where gradients are recorded, or change it under no_grad()"
+    PARTS = "shows complex numbers as real ones, or the reverse; change the tensor that it is a view of"
     CUSTOM = "was returned by a custom Function or a compiled one, whose gradient knows nothing of the change"
 
 

@@ -323,6 +323,8 @@ def _seed(op: str, output: Tensor, gradient: Tensor | None) -> NDArray:
             raise GraphError(
                 f"{op}: argument 'gradient' can be left out only for one element, here the shape is {array.shape}"
             )
+        if array.dtype.is_complex:
+            raise GraphError(f"{op}: argument 'gradient' can be left out only for a real number, here {array.dtype}")
         return NDArray.full(array.shape, 1, array.dtype, array.device)
     if not isinstance(gradient, Variable):
         raise DTypeError(describe(op, "gradient", "a Tensor", type(gradient).__name__))

@@ -227,7 +227,7 @@ def promoted(op: str, x: Any, y: Any, floating: bool) -> object:
         array, device, handles = type(y), y.device, (x, y.handle)
     else:
         dtype = result_type(x, y)
-        if floating and not dtype.is_floating_point:
+        if floating and not dtype.is_differentiable:
             dtype = dtypes.get_default_dtype()
         x, y = [value.to(dtype) if is_array(value) else value for value in (x, y)]
         first = x if is_array(x) else y
@@ -291,7 +291,7 @@ def note_change(values: object) -> None:
 
 def floats(x: Array) -> Array:
     """x, integers and bool as the default float dtype."""
-    return x if x.dtype.is_floating_point else x.to(dtypes.get_default_dtype())
+    return x if x.dtype.is_differentiable else x.to(dtypes.get_default_dtype())
 
 
 def result_type(*values: object) -> DType:

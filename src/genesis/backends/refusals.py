@@ -13,6 +13,7 @@ from genesis.errors import GenesisError
 LIBRARY_ERRORS = (RuntimeError, ValueError, TypeError, IndexError)  # NotImplementedError among them
 _NAMES = {"where": ("condition", "input", "other"), "masked_fill": ("input", "mask")}  # of operands that broadcast
 _SIZES = re.compile(r"must match|broadcast|expanded size")
+_COMPLEX = re.compile(r"complex (inputs|tensors|types|dtypes)|Complex(Float|Double)|complex input")
 _DTYPES = re.compile(r"not implemented for|not supported|on a bool tensor|expected scalar type|same dtype")
 
 
@@ -45,9 +46,13 @@ def refusal(op: str, operands: Sequence[object], error: Exception) -> Exception:
             shapes.broadcast(op, *[array.shape for array in arrays], names=_NAMES.get(op, ("input", "other")))
         except GenesisError as named:
             return named
-    if isinstance(error, GenesisError) or text.startswith(op):
+    if isinstance(error, GenesisError) or (text.startswith(op) and not _COMPLEX.search(text)):
         return error
     device = arrays[0].device.type if arrays else "cpu"
+    complex_dtype = next((array.dtype.name for array in arrays if array.dtype.is_complex), None)
+    if complex_dtype is not None and _COMPLEX.search(text):
+        advice = "take .real, .imag or .abs() of complex numbers"
+        return NotImplementedError(f"{op} has no {device} implementation for {complex_dtype}; {advice}")
     if isinstance(error, NotImplementedError) or _DTYPES.search(text):
         dtypes = " and ".join(dict.fromkeys(array.dtype.name for array in arrays))
         return NotImplementedError(f"{op} has no {device} implementation for {dtypes}")

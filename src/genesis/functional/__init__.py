@@ -8,6 +8,8 @@ from genesis.functional.bessel import *
 from genesis.functional.binary_loss import *
 from genesis.functional.classification import *
 from genesis.functional.comparison import *
+from genesis.functional.complex_gradients import *
+from genesis.functional.complex_numbers import *
 from genesis.functional.compound import *
 from genesis.functional.conv import *
 from genesis.functional.conversion import *

@@ -7,10 +7,11 @@ from builtins import abs
 from collections.abc import Callable
 
 from genesis.autograd import Tensor
-from genesis.dtypes import Number, finfo, float32, float64, get_default_dtype
+from genesis.dtypes import Number, complex128, finfo, float32, float64, get_default_dtype, number, of_scalar
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.comparison import eq, ge, gt, isnan, le, logical_or, lt
+from genesis.functional.complex_numbers import complex, imag, real
 from genesis.functional.conversion import cast, clone
 from genesis.functional.elementwise import add, clamp, div, mul, sub, where
 from genesis.functional.elementwise import pow as power
@@ -66,7 +67,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
     [3.0]
     """
     require_tensors("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
-    if not (tensor1.array.dtype.is_floating_point or tensor2.array.dtype.is_floating_point):
+    if not (tensor1.array.dtype.is_differentiable or tensor2.array.dtype.is_differentiable):
         raise DTypeError(describe("addcdiv", "tensor1", "a floating dtype", tensor1.array.dtype))
     return _in_wide(lambda x, y, z: add(x, mul(div(y, z), value)), input, tensor1, tensor2)
 
@@ -136,18 +137,24 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
 
 
 def float_power(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
-    """The power, computed in float64.
+    """The power, computed in float64, or in complex128 if one is complex.
 
     Args:
         input, exponent: tensors whose shapes broadcast, or one of them a number.
-    Returns: the common shape, float64.
+    Returns: the common shape, float64 or complex128.
     Raises: ValueError: the shapes don't broadcast.
     Grad: input, exponent.
     Example: >>> F.float_power(genesis.tensor([2]), 0.5).dtype
     genesis.float64
     """
-    wide = [cast(value, float64) if isinstance(value, Tensor) else float(value) for value in (input, exponent)]
-    return power(*wide)
+    dtypes = [value.array.dtype if isinstance(value, Tensor) else of_scalar(value) for value in (input, exponent)]
+    wide = complex128 if any(dtype.is_complex for dtype in dtypes) else float64
+    return power(
+        *[
+            cast(value, wide) if isinstance(value, Tensor) else number("float_power", "exponent", value, wide)
+            for value in (input, exponent)
+        ]
+    )
 
 
 def fmax(input: Tensor, other: Tensor) -> Tensor:
@@ -271,6 +278,8 @@ def nan_to_num(
     [0.0, 1.0]
     """
     dtype = input.array.dtype
+    if dtype.is_complex:
+        return complex(*[nan_to_num(part, nan, posinf, neginf) for part in (real(input), imag(input))])
     if not dtype.is_floating_point:
         return clone(input)
     limits = finfo(dtype)
@@ -306,5 +315,5 @@ def _held(value: float | None, default: float) -> float:
 
 def _require_integral(op: str, value: Number, *tensors: Tensor) -> None:
     require_tensors(op, **{f"tensor{number}": tensor for number, tensor in enumerate(tensors)})
-    if isinstance(value, float) and not any(tensor.array.dtype.is_floating_point for tensor in tensors):
+    if isinstance(value, float) and not any(tensor.array.dtype.is_differentiable for tensor in tensors):
         raise DTypeError(describe(op, "value", "an integer, as the tensors are integers", value))

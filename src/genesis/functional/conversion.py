@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genesis.autograd import ArrayFunction, Context, Tensor
+from genesis.callsite import no_complex
 from genesis.dtypes import DType
 from genesis.errors import DeviceError, ShapeError, describe
 from genesis.ndarray import Device, NDArray
@@ -17,13 +18,16 @@ def cast(input: Tensor, dtype: DType) -> Tensor:
         input: any shape and dtype.
         dtype: the new dtype.
     Returns: the shape of input, in dtype.
+    Raises: DTypeError: from complex numbers to real ones.
     Grad: input, converted back. Saves nothing.
     Example: >>> F.cast(genesis.tensor([1.5, 0.0]), genesis.bool).tolist()
     [True, False]
     """
     if input.array.dtype is dtype:
         return input
-    if input._base is not None and not dtype.is_floating_point:  # no gradient, so its place in the graph does not count
+    if input.array.dtype.is_complex and not dtype.is_complex and dtype.name != "bool":
+        raise no_complex(input.array.dtype)
+    if input._base is not None and not dtype.is_differentiable:  # no gradient, so its place in the graph does not count
         input = input.detach()
     return Cast.apply(input, dtype=dtype)
 

@@ -6,6 +6,7 @@ and in the wider dtype: the backward walk sums and casts it to the input's shape
 
 from __future__ import annotations
 
+import cmath
 import math
 
 from genesis import dtypes
@@ -81,7 +82,7 @@ class Sub(BinaryFunction):
 
 def _scaled(op: str, other: Tensor | Number, alpha: Number, input: Tensor | Number) -> Tensor | Number:
     kinds = [value.array.dtype if isinstance(value, Tensor) else dtypes.of_scalar(value) for value in (input, other)]
-    if isinstance(alpha, float) and not any(dtype.is_floating_point for dtype in kinds):
+    if isinstance(alpha, float) and not any(dtype.is_differentiable for dtype in kinds):
         raise DTypeError(describe(op, "alpha", "an integer, as both inputs are integers", alpha))
     if isinstance(alpha, bool) and not all(dtype.name == "bool" for dtype in kinds):
         raise DTypeError(describe(op, "alpha", "a number, as the inputs are not bool", alpha))
@@ -250,7 +251,7 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     Example: >>> F.pow(genesis.tensor([2.0, 3.0]), 2).tolist()
     [4.0, 9.0]
     """
-    if not (isinstance(input, Tensor) and input.array.dtype.is_floating_point):
+    if not (isinstance(input, Tensor) and input.array.dtype.is_differentiable):
         exponent = _integer_exponent(input, exponent)
     return Pow.apply(input, exponent)
 
@@ -259,7 +260,7 @@ def _integer_exponent(input: Tensor | Number, exponent: Tensor | Number) -> Tens
     dtype = result_type(*(value.array if isinstance(value, Tensor) else value for value in (input, exponent)))
     if dtype.name == "bool" and (isinstance(exponent, Tensor) or not isinstance(input, Tensor)):
         raise DTypeError(describe("pow", "input", "numbers", dtype))
-    if isinstance(exponent, Tensor) or dtype.is_floating_point:
+    if isinstance(exponent, Tensor) or dtype.is_differentiable:
         return exponent
     if exponent < 0:
         raise ValueError(describe("pow", "exponent", "at least 0, as input is of integers", exponent))
@@ -287,9 +288,12 @@ class Pow(BinaryFunction):
         if needs_y:  # d/dy xʸ = xʸ·ln x, and 0 where x = 0 and y ≥ 0
             if isinstance(x, NDArray):
                 slope = result.mul(x.log())
-                grad_y = grad.mul(x.eq(0).logical_and(y.ge(0)).where(0.0, slope))
+                at_least_0 = (y.part(0) if y.dtype.is_complex else y).ge(0)
+                grad_y = grad.mul(x.eq(0).logical_and(at_least_0).where(0.0, slope))
             elif x == 0:
                 grad_y = grad.mul(y.ge(0).where(0.0, result.mul(-math.inf)))
+            elif isinstance(x, complex):
+                grad_y = grad.mul(ops.mul(result, cmath.log(x)))
             else:
                 grad_y = grad.mul(result).mul(math.log(x) if x > 0 else math.nan)
         return grad_x, grad_y

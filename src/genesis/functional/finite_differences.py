@@ -45,7 +45,7 @@ def gradient(
         raise DTypeError(describe("gradient", "input", "numbers", "bool"))
     if edge_order not in (1, 2):
         raise ValueError(describe("gradient", "edge_order", "1 or 2", edge_order))
-    x = input if input.array.dtype.is_floating_point else cast(input, dtypes.get_default_dtype())
+    x = input if input.array.dtype.is_differentiable else cast(input, dtypes.get_default_dtype())
     dims = _dims(dim, x.ndim)
     spacings = _spacings(spacing, len(dims))
     return tuple(_along(x, each, step, edge_order) for each, step in zip(dims, spacings, strict=True))

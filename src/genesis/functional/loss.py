@@ -7,8 +7,9 @@ import warnings
 from genesis import shapes
 from genesis.autograd import ArrayFunction, Context, Gradients, Tensor
 from genesis.errors import DTypeError, ShapeError, describe
-from genesis.functional.elementwise import div, mul
+from genesis.functional.elementwise import div, mul, sub
 from genesis.functional.reduction import mean, sum
+from genesis.functional.unary import abs as absolute
 from genesis.functional.windows import require_tensor
 from genesis.ndarray import NDArray, ops
 
@@ -84,6 +85,11 @@ def l1_loss(
     reduction = check_pair("l1_loss", input, target, reduction, size_average, reduce, floating="none")
     dtypes = [input.array.dtype, target.array.dtype]
     subtracts = reduction != "mean" and not any(dtype.name == "bool" for dtype in dtypes)
+    if any(dtype.is_complex for dtype in dtypes):
+        size = absolute(sub(input, target))
+        if weight is not None:
+            return _weighted("l1_loss", size, input, weight, reduction)
+        return size if reduction == "none" else (sum if reduction == "sum" else mean)(size)
     if not (subtracts or any(dtype.is_floating_point for dtype in dtypes)):
         expected = "a floating dtype (integers only where nothing is averaged)"
         raise DTypeError(describe("l1_loss", "input", expected, dtypes[0]))

@@ -10,6 +10,7 @@ from genesis.autograd import Tensor
 from genesis.dtypes import Number, bool_, float32
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
+from genesis.functional.complex_numbers import conj
 from genesis.functional.conversion import cast
 from genesis.functional.elementwise import add, mul, sub, where
 from genesis.functional.keywords import also
@@ -150,7 +151,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 
 
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The dot product of two vectors.
+    """The dot product of two vectors, the first one conjugated.
 
     Args:
         input, other: (N,), of one dtype.
@@ -160,7 +161,7 @@ def vdot(input: Tensor, other: Tensor) -> Tensor:
     Example: >>> F.vdot(genesis.ones(2), genesis.ones(2)).item()
     2.0
     """
-    return dot(input, other)
+    return dot(conj(input), other)
 
 
 def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
@@ -304,7 +305,7 @@ def _added(op: str, input: Tensor, product: Tensor, beta: Number, alpha: Number)
     if input.array.dtype is not dtype:
         raise DTypeError(describe(op, "input", f"{dtype}, as the other tensors", input.array.dtype))
     for name, factor in (("beta", beta), ("alpha", alpha)):
-        if isinstance(factor, float) and not dtype.is_floating_point:
+        if isinstance(factor, float) and not dtype.is_differentiable:
             raise DTypeError(describe(op, name, f"an integer, for {dtype}", factor))
     input = expand(input, product.array.shape)
     product = product if alpha == 1 else mul(product, alpha)

@@ -14,6 +14,7 @@ from genesis.dtypes import DType, float32
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.keywords import also, one_of
+from genesis.functional.unary import abs as abs_of
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import Shape
 
@@ -93,7 +94,7 @@ def mean(
     """The average over dim.
 
     Args:
-        input: any shape, a floating dtype, or any with dtype.
+        input: any shape, a floating or complex dtype, or any with dtype.
         dim: one or several dimensions; all by default.
         keepdim: keep dim, with size 1.
         axis, keepdims: NumPy's names of dim and keepdim.
@@ -180,15 +181,9 @@ def shared(ctx: Context, chosen: NDArray, grad: NDArray) -> NDArray:
 
 
 def var(
-    input: Tensor,
-    dim: Dims = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-    axis: Dims = None,
-    keepdims: bool | None = None,
-) -> Tensor:
+    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    correction: float | None = None, axis: Dims = None, keepdims: bool | None = None,
+) -> Tensor:  # fmt: skip
     """The variance over dim: Σ (x − mean)² / (n − correction).
 
     Args:
@@ -357,7 +352,7 @@ def norm(
     """The vector norm over dim: (Σ |x|ᵖ)^(1/p).
 
     Args:
-        input: any shape, a floating dtype, or any with dtype.
+        input: any shape, a floating or complex dtype, or any with dtype.
         p: a number, also inf, -inf, or 0 (the count of nonzeros); "fro" is 2.
         dim: one or several dimensions; all by default.
         keepdim: keep dim, with size 1.
@@ -372,6 +367,8 @@ def norm(
         raise NotImplementedError(describe("norm", "p", "a number or 'fro'", "'nuc' (use genesis.linalg.matrix_norm)"))
     if not (p is None or p == "fro" or isinstance(p, int | float)):
         raise ValueError(describe("norm", "p", "a number or 'fro'", repr(p)))
+    if input.array.dtype.is_complex and not (dtype and not dtype.is_complex):
+        return norm(abs_of(input), p, dim, keepdim, dtype and dtype.to_real())
     _require_floating("norm", "input", dtype or input.array.dtype)
     order = 2.0 if p is None or isinstance(p, str) else float(p)
     dims = dims_of("norm", dim, input, filled=order < 0 or math.isinf(order))
@@ -440,7 +437,7 @@ def require_elements(op: str, shape: Shape, dims: Shape) -> None:
 
 
 def _require_floating(op: str, argument: str, dtype: DType) -> None:
-    if not dtype.is_floating_point:
+    if not (dtype.is_floating_point or (op == "mean" and dtype.is_complex)):
         raise DTypeError(describe(op, argument, "a floating dtype; convert with .float() or pass dtype=", dtype))
 
 

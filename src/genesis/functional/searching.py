@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from genesis import shapes
 from genesis.autograd import Tensor
+from genesis.callsite import no_complex
 from genesis.dtypes import Number, bool_, float32, float64, int32, int64
 from genesis.errors import DTypeError, ShapeError, describe
 from genesis.functional.arguments import require_ints, require_tensors
@@ -100,11 +101,15 @@ def isneginf(input: Tensor) -> Tensor:
 
 
 def isreal(input: Tensor) -> Tensor:
-    """True for each element: there are no complex tensors. See `F.isinf`."""
+    """True where the imaginary part is 0. See `F.isinf`."""
+    if input.array.dtype.is_complex:
+        return eq(input.detach().imag, 0)
     return logical_not(_nowhere(input))
 
 
 def _nowhere(input: Tensor) -> Tensor:
+    if input.array.dtype.is_complex:
+        raise no_complex(input.array.dtype)
     return input._like(input.array.full_like(0, dtype=bool_))
 
 

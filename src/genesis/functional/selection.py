@@ -267,7 +267,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     """
     _require_mask("masked_fill", mask)
     if not isinstance(value, Tensor):
-        if not isinstance(value, bool | int | float):
+        if not isinstance(value, bool | int | float | complex):
             raise DTypeError(describe("masked_fill", "value", "a number or a 0-d tensor", type(value).__name__))
         value = dtypes.number("masked_fill", "value", value, input.array.dtype)
         return MaskedFill.apply(input, mask, value=value)

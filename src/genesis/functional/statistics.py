@@ -265,7 +265,7 @@ def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """
     require_tensors("cumprod", input=input)
     dim = shapes.normalize_dim("cumprod", dim, input.array.ndim)
-    wanted = dtype or (input.array.dtype if input.array.dtype.is_floating_point else int64)
+    wanted = dtype or (input.array.dtype if input.array.dtype.is_differentiable else int64)
     return CumProd.apply(cast(input, wanted), dim=dim)
 
 

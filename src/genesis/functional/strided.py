@@ -9,6 +9,7 @@ from genesis.autograd import Context, Function, Tensor
 from genesis.dtypes import DType
 from genesis.errors import GraphError, ShapeError, describe
 from genesis.functional.arguments import require_tensors
+from genesis.functional.complex_numbers import require_device
 from genesis.functional.selection import index_add
 from genesis.functional.shape import reshape
 from genesis.ndarray import NDArray
@@ -66,11 +67,13 @@ def view_dtype(input: Tensor, dtype: DType) -> Tensor:
         dtype: what the bits are read as.
     Returns: a view outside the graph: changes of bits have no gradient.
     Raises: ShapeError: the last dimension is not dense or is none, or it or the place in memory is no whole number of
-        new elements.
+        new elements. NotImplementedError: as complex numbers on a CUDA device.
     Example: >>> F.view_dtype(genesis.tensor([1.0]), genesis.int32).tolist()
     [1065353216]
     """
     require_tensors("view", input=input)
+    if dtype.is_complex:
+        require_device("view", input)
     array, old, new = input.array, input.array.dtype.itemsize, dtype.itemsize
     shape, strides, offset = array.shape, array.strides, array.offset
     if old != new:

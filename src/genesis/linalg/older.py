@@ -109,9 +109,9 @@ def lu_unpack(
 
 
 def adjoint(input: Tensor) -> Tensor:
-    """The last two dimensions exchanged, a view: there are no complex tensors. See `F.transpose`."""
+    """The last two dimensions exchanged, and conjugated. See `F.transpose`."""
     matrices("adjoint", input, "input")
-    return input.mT
+    return input.mH
 
 
 @also(input="B", input2="L")

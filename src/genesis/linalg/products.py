@@ -32,7 +32,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
 
 @also(axis="dim")
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The dot products of vectors along dim.
+    """The dot products of vectors along dim, the first ones conjugated.
 
     Args:
         x, y: tensors whose shapes broadcast.
@@ -44,7 +44,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
         >>> genesis.linalg.vecdot(genesis.ones(2, 3), genesis.ones(3)).tolist()
         [3.0, 3.0]
     """
-    return (x * y).sum(dim)
+    return (F.conj(x) * y).sum(dim)
 
 
 @also(axis="dim", keepdims="keepdim")

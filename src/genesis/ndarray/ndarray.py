@@ -111,7 +111,8 @@ class NDArray(Arithmetic):
     def item(self) -> bool | int | float:
         if self.numel != 1:
             raise ValueError(f"item: argument 'self': expected one element, got {self.numel} (shape {self.shape})")
-        return self.numpy_values().reshape(()).item()
+        value = self.numpy_values().reshape(()).item()
+        return value  # type: ignore[return-value]  # complex too, where nobody reckons with it: as in PyTorch
 
     def tolist(self) -> Any:
         return self.numpy_values().tolist()
@@ -213,6 +214,15 @@ class NDArray(Arithmetic):
         """The storage seen as elements of another dtype, which shape, strides and offset count."""
         handle = backend_of(self.device).view_dtype(self.handle, dtype, shape, strides, offset)
         return NDArray(handle, self.device, self.changes)
+
+    def pairs(self) -> NDArray:
+        """Complex numbers as pairs of real ones, along a last dimension."""
+        strides = (*(2 * step for step in self.strides), 1)
+        return self.view_dtype(self.dtype.to_real(), (*self.shape, 2), strides, 2 * self.offset)
+
+    def part(self, place: int) -> NDArray:
+        """The real parts (0) of complex numbers, or the imaginary ones (1)."""
+        return self.pairs().select(self.ndim, place)
 
     def reshape(self, shape: Iterable[int]) -> NDArray:
         """A view where the strides allow one, else a copy."""

@@ -60,6 +60,8 @@ class Adafactor(Composed):
         0.9
     """
 
+    _takes_complex = False
+
     _Options = Options
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray
-from genesis.optim.arrays import full_like
+from genesis.optim.arrays import as_real, full_like
 from genesis.optim.composed import Composed, Scalar, Scalars, Update, decay, decayed
 from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
@@ -80,7 +80,7 @@ class Adagrad(Composed):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for param in group["params"]:
-            self.state[param] = self._missing_state(group, param.array, {})
+            self.state[param] = self._missing_state(group, as_real(param.array), {})
 
     def _entries(self, group: Group) -> Sequence[str]:
         return "step", "sum"

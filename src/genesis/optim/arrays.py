@@ -7,6 +7,11 @@ from genesis.ndarray import NDArray
 from genesis.ndarray.capturing import lasting, outside
 
 
+def as_real(array: NDArray) -> NDArray:
+    """Complex parameters and gradients as pairs of real numbers: every rule is applied to the parts, as in PyTorch."""
+    return array.pairs() if array.dtype.is_complex else array
+
+
 def zeros_like(array: NDArray) -> NDArray:
     """Zeros in the shape, dtype and memory order of array."""
     return full_like(array, 0)

@@ -50,6 +50,8 @@ class LARS(Optimizer):
         1.8
     """
 
+    _takes_complex = False
+
     def __init__(
         self, params: Params, lr: float | Tensor, momentum: float = 0.9, weight_decay: float = 0,
         trust_coefficient: float | None = 0.001, eps: float = 0.0, nesterov: bool = False, **settings: Unpack[Settings],

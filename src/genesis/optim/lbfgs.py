@@ -52,6 +52,8 @@ class LBFGS(Optimizer):
         [3.0, 3.0]
     """
 
+    _takes_complex = False
+
     by_parameter = False
 
     def __init__(

@@ -77,6 +77,8 @@ class Muon(Composed):
         True
     """
 
+    _takes_complex = False
+
     _Options = Options
 
     def __init__(

@@ -18,7 +18,7 @@ from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeErro
 from genesis.interrupts import Call, at_once, held
 from genesis.ndarray import Device, NDArray
 from genesis.ndarray.capturing import Capture, capture_of, replays
-from genesis.optim.arrays import in_order_of, zeros_like
+from genesis.optim.arrays import as_real, in_order_of, zeros_like
 from genesis.optim.capturable import Captured, is_number
 from genesis.optim.hooks import Hooked
 from genesis.optim.hooks import register_optimizer_step_post_hook as register_optimizer_step_post_hook
@@ -96,6 +96,7 @@ class Optimizer(Hooked):
         lines = [f"  group {i}: {_options_text(group)}" for i, group in enumerate(self.param_groups)]
         return "\n".join([f"{self._name} (", *lines, ")"])
 
+    _takes_complex: ClassVar[bool] = True
     _NUMBERS: ClassVar[tuple[str, ...]] = ("step",)  # entries of a state that are numbers; PyTorch's are 0-d tensors
 
     # --- defined by subclasses --------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class Optimizer(Hooked):
                 raise DTypeError(describe(self._name, f"params[{index}]", "a Tensor", type(param).__name__))
             if not param.is_leaf:
                 raise GraphError(describe(self._name, f"params[{index}]", "a leaf", f"a result of {param.grad_fn}"))
-            if not param.dtype.is_floating_point:
+            if not (param.dtype.is_floating_point or (param.dtype.is_complex and self._takes_complex)):
                 raise DTypeError(describe(self._name, f"params[{index}]", "a floating dtype", param.dtype))
             if id(param) in known:
                 raise ValueError(describe(self._name, f"params[{index}]", "each parameter once", "one twice"))
@@ -282,7 +283,7 @@ class Optimizer(Hooked):
         for param in group["params"]:
             if param.grad is None:
                 continue
-            array, grad = param.array, self._checked_grad(param)
+            array, grad = as_real(param.array), as_real(self._checked_grad(param))
             state = self._checked_state(param)
             missing = self._missing_state(group, array, state)
             state = state | missing if missing else state
@@ -313,7 +314,7 @@ class Optimizer(Hooked):
 
     def _checked_state(self, param: Tensor) -> State:
         """The parameter's state, whose tensors have the parameter's shape: kernels rely on it."""
-        state, shape = self.state.get(param, {}), param.array.shape
+        state, shape = self.state.get(param, {}), as_real(param.array).shape
         for name, entry in state.items():
             if isinstance(entry, Tensor) and entry.array.shape != self.shape_of(name, shape):
                 expected = f"the parameter's shape {shape} (was it resized, or grown, without its optimizer?)"
@@ -423,7 +424,7 @@ class Optimizer(Hooked):
         if not hasattr(value, "__dlpack__"):
             return value
         tensor = value if isinstance(value, Tensor) else interop.from_dlpack(value)
-        array = param.array
+        tensor, array = Tensor(as_real(tensor.array)), as_real(param.array)
         shape = self.shape_of(key, array.shape)
         if tensor.shape != shape:
             name = f"state[{position}][{key!r}]"

@@ -4,6 +4,7 @@ from genesis.backends.backend import Backend
 from genesis.backends.cpu import (
     activation,
     attention,
+    complex_numbers,
     conv,
     conv_act,
     decomposition,
@@ -24,7 +25,7 @@ from genesis.backends.cpu import (
 )
 
 MODULES = (
-    storage, order, elementwise, activation, reduction, linalg, decomposition, indexing, random,
+    storage, order, elementwise, complex_numbers, activation, reduction, linalg, decomposition, indexing, random,
     conv, conv_act, pooling, norm, attention, recurrent, loss, optimizer, replay,
 )  # fmt: skip
 

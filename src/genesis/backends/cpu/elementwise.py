@@ -17,7 +17,7 @@ def abs(x: Tensor) -> Tensor:
 
 
 def sign(x: Tensor) -> Tensor:
-    return torch.sign(x)
+    return torch.sgn(x)  # of complex numbers too
 
 
 def exp(x: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def triu(x: Tensor, diagonal: int) -> Tensor:
 
 def pad(x: Tensor, pads: tuple[Pair, ...], mode: str, value: Number) -> Tensor:
     if mode == "constant":
-        return F.pad(x, _from_last(pads), "constant", value)
+        return torch.constant_pad_nd(x, _from_last(pads), value)  # numbers may be complex, as in F.pad they may not
     order = _memory_order(x)
     y = x.permute(order)
     for position, dim in enumerate(order):

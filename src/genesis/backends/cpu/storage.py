@@ -10,11 +10,12 @@ from torch import Tensor
 
 from genesis import dtypes
 from genesis.backends.contract import Number, Operand, Shape, SupportsDLPack
+from genesis.callsite import no_complex
 from genesis.dtypes import DType, HostArray
 from genesis.errors import DTypeError, describe
 from genesis.shapes import contiguous_strides
 
-TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.name) for dtype in dtypes.ALL}
+TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.name) for dtype in dtypes.WITH_COMPLEX}
 _GENESIS_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 dtypes.OF_LIBRARIES.update(_GENESIS_DTYPES)
 
@@ -54,7 +55,14 @@ def view(x: Tensor, shape: Shape, strides: Shape, offset: int) -> Tensor:
 
 
 def view_dtype(x: Tensor, dtype: DType, shape: Shape, strides: Shape, offset: int) -> Tensor:
-    return x.view(TORCH_DTYPES[dtype]).as_strided(shape, strides, offset)
+    kind = TORCH_DTYPES[dtype]
+    if x.is_complex() and x.dtype.to_real() is kind:
+        seen = torch.view_as_real(x)
+    elif dtype.is_complex and x.dtype is kind.to_real():
+        seen = torch.view_as_complex(x)
+    else:
+        seen = x.view(kind)
+    return seen.as_strided(shape, strides, offset)
 
 
 def copy(x: Tensor, strides: Shape) -> Tensor:
@@ -80,6 +88,8 @@ def add_into(target: Tensor, source: Operand) -> None:
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
+    if dtype.category < dtypes.COMPLEX and x.is_complex() and dtype is not dtypes.bool_:
+        raise no_complex(_GENESIS_DTYPES[x.dtype])
     return x.to(TORCH_DTYPES[dtype])
 
 
@@ -98,7 +108,7 @@ def to_cpu(x: Tensor) -> HostArray:
 def from_dlpack(source: SupportsDLPack) -> Tensor:
     tensor = torch.from_dlpack(source)
     if tensor.dtype not in _GENESIS_DTYPES:
-        known = ", ".join(dtype.name for dtype in dtypes.ALL)
+        known = ", ".join(dtype.name for dtype in dtypes.WITH_COMPLEX)
         raise DTypeError(describe("from_dlpack", "source", f"one of {known}", tensor.dtype))
     return tensor
 

@@ -135,19 +135,3 @@ def frombuffer(
 def _shape_as_tensor(input: Tensor) -> Tensor:
     """The shape, as a vector."""
     return genesis.tensor(list(input.shape), dtype=genesis.int64)
-
-
-# --- functions of complex tensors, which are all real here ------------------------------------------------------------
-
-
-def real(input: Tensor) -> Tensor:
-    """The real part: input itself."""
-    return input
-
-
-conj = resolve_conj = resolve_neg = positive = real
-
-
-def conj_physical(input: Tensor) -> Tensor:
-    """The conjugate: a copy."""
-    return input.clone()

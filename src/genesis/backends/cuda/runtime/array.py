@@ -10,6 +10,7 @@ from genesis.backends.cuda.runtime.memory import OwnedStorage as OwnedStorage
 from genesis.backends.cuda.runtime.memory import PoolStorage, Shelf, lending, pool
 from genesis.backends.cuda.runtime.memory import Storage as Storage
 from genesis.dtypes import DType, bool_
+from genesis.errors import DTypeError
 from genesis.shapes import Shape, contiguous_strides, numel
 
 
@@ -22,6 +23,8 @@ class Layout:
     __slots__ = ("_shelf", "aligned", "device_index", "dtype", "num_bytes", "shape", "strides")
 
     def __init__(self, shape: Shape, strides: Shape, dtype: DType, aligned: bool, device_index: int) -> None:
+        if dtype.is_complex:  # here, as all memory of new arrays is that of a layout, and layouts are made once
+            raise DTypeError(f"{dtype.name} has no cuda implementation: keep complex tensors on the CPU, with .cpu()")
         self.shape, self.strides, self.dtype, self.device_index = shape, strides, dtype, device_index
         self.aligned = aligned  # the first element's address is divisible by 16
         self.num_bytes = numel(shape) * dtype.itemsize

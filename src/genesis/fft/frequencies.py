@@ -1,12 +1,8 @@
-"""PyTorch's torch.fft as far as it needs no complex numbers: the frequencies of a transform, and their order.
-
-What transforms is refused by name: Genesis has no complex tensors.
-"""
+"""The frequencies of a discrete Fourier transform, and their order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
 
 import numpy as np
 
@@ -101,21 +97,3 @@ def _dims(input: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(input.ndim))
     return (dim,) if isinstance(dim, int) else tuple(dim)
-
-
-_TRANSFORMS = frozenset(
-    f"{side}{kind}fft{dims}"
-    for side in ("", "i")
-    for kind in ("", "r", "h")
-    for dims in ("", "2", "n")
-)  # fmt: skip
-
-
-def __getattr__(name: str) -> NoReturn:
-    if name in _TRANSFORMS:
-        raise AttributeError(
-            f"genesis.fft.{name}: Genesis has no complex tensors; transform NumPy arrays, or a convolution with "
-            "nn.functional.conv1d in its place",
-            name=name,
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

@@ -118,6 +118,7 @@ from genesis.functional.regions import *
 from genesis.functional.scattering import *
 from genesis.functional.searching import *
 from genesis.functional.selection import *
+from genesis.functional.short_time import *
 from genesis.functional.sorting import *
 from genesis.functional.special import *
 from genesis.functional.stacking import *

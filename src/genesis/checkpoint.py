@@ -241,7 +241,7 @@ def _unpack(value: object, tensors: dict[str, Tensor]) -> object:
     if kind == "bytes":
         return base64.b64decode(content)
     if kind == "dtype":
-        return dtypes.BY_NAME[content]
+        return dtypes.NAMED[content]
     if kind == "tuple":
         return tuple([_unpack(item, tensors) for item in content])
     if kind == "dict":

@@ -46,7 +46,9 @@ class DType:
         self.is_differentiable = category >= FLOAT
 
     def to_real(self) -> DType:
-        """The dtype of real and imaginary parts; itself if it is not complex.
+        """The dtype of real and imaginary parts.
+
+        Returns: a real dtype; itself if it is not complex.
 
         Example:
             >>> genesis.complex64.to_real(), genesis.float64.to_complex()
@@ -55,7 +57,14 @@ class DType:
         return _PARTS.get(self, self)
 
     def to_complex(self) -> DType:
-        """The complex dtype that holds this one's numbers. See `genesis.DType.to_real`."""
+        """The complex dtype that holds this one's numbers.
+
+        Returns: complex128 of float64 and complex128, else complex64.
+
+        Example:
+            >>> genesis.int64.to_complex()
+            genesis.complex64
+        """
         return complex128 if self in (float64, complex128) else complex64
 
     def __repr__(self) -> str:
@@ -82,7 +91,8 @@ complex64 = DType("complex64", 8, COMPLEX)
 ALL = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)  # on every device
 BY_NAME = {dtype.name: dtype for dtype in ALL}
 WITH_COMPLEX = (*ALL, complex128, complex64)  # on the CPU
-OF_NUMPY = {dtype.name: dtype for dtype in WITH_COMPLEX if dtype is not bfloat16}
+NAMED = {dtype.name: dtype for dtype in WITH_COMPLEX}
+OF_NUMPY = {name: dtype for name, dtype in NAMED.items() if dtype is not bfloat16}
 _PARTS = {complex64: float32, complex128: float64}
 OF_LIBRARIES: dict[object, DType] = {}  # a library's own dtype → ours: entered by the backend that computes with it
 

@@ -182,7 +182,7 @@ def _from_torch_tree(value: object, path: str, device: Device, known: dict[int, 
 
     if isinstance(value, torch.Tensor):
         if id(value) not in known:
-            if value.layout is not torch.strided or str(value.dtype).removeprefix("torch.") not in dtypes.BY_NAME:
+            if value.layout is not torch.strided or str(value.dtype).removeprefix("torch.") not in dtypes.NAMED:
                 raise CheckpointError(f"{path}: contains an unsupported tensor: {value.layout}, {value.dtype}")
             # Nobody else holds this memory, so that it counts as our own.
             array = NDArray.from_dlpack(value.detach(), CPU).to_device(device)

@@ -282,6 +282,8 @@ class Methods(Properties):
     diagflat = F.diagflat
     select = F.select
     unfold = F.unfold_windows
+    stft = F.stft
+    istft = F.istft
 
     # --- selection ----------------------------------------------------------------------------------------------------
 

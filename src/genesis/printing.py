@@ -94,8 +94,9 @@ def _notes(tensor: Variable) -> list[str]:
     is_empty = not array.numel
     if is_empty and array.ndim != 1:
         notes.append(f"size={array.shape}")
-    is_plain = array.dtype in (dtypes.get_default_dtype(), dtypes.get_default_dtype().to_complex()) or (
-        not is_empty and array.dtype in (dtypes.int64, dtypes.bool_)
+    default = dtypes.get_default_dtype()
+    is_plain = array.dtype is default or (
+        not is_empty and array.dtype in (dtypes.int64, dtypes.bool_, default.to_complex())
     )
     if not is_plain:
         notes.append(f"dtype={array.dtype}")

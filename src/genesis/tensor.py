@@ -64,6 +64,9 @@ class Tensor(NewTensors):
         ('strided', False, False, False, True)
         >>> x.T.shape, x.mT.stride(), x.T.is_contiguous(), x[1].storage_offset()
         ((3, 2), (1, 3), False, 3)
+        >>> z = genesis.tensor([[1 + 2j, 3j]])
+        >>> z.real.tolist(), z.imag.tolist(), z.H.shape, z.mH[1].tolist()
+        ([[1.0, 0.0]], [[2.0, 3.0]], (2, 1), [-3j])
         >>> y = (x * x).sum()
         >>> y.backward()
         >>> x.grad.tolist(), x.is_leaf, y.is_leaf, y.grad_fn
@@ -168,7 +171,7 @@ class Tensor(NewTensors):
     def item(self) -> Number:
         """The value of a tensor of one element.
 
-        Returns: a bool, an int or a float.
+        Returns: a bool, an int or a float; a complex number of a complex dtype.
         Raises: ValueError: there are more elements, or none.
 
         Example:
@@ -383,8 +386,11 @@ class Tensor(NewTensors):
     def __int__(self) -> int:
         return int(self.item())
 
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
     def __index__(self) -> int:
-        if self.dtype.is_floating_point or self.numel() != 1:
+        if self.dtype.is_differentiable or self.numel() != 1:
             raise DTypeError(describe("index", "self", "one integer", f"{self.dtype} of shape {self.shape}"))
         return int(self.item())
 

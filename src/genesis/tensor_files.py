@@ -19,13 +19,14 @@ import safetensors
 
 from genesis import dtypes
 from genesis.dtypes import HostArray
-from genesis.errors import CheckpointError, OutOfMemoryError
+from genesis.errors import CheckpointError, DTypeError, OutOfMemoryError, describe
 from genesis.files import MAX_HEADER, kind_of_start
 from genesis.ndarray import NDArray
 
 _FILE_NAMES = {
     dtypes.float64: "F64", dtypes.float32: "F32", dtypes.float16: "F16", dtypes.bfloat16: "BF16", dtypes.int64: "I64",
     dtypes.int32: "I32", dtypes.int16: "I16", dtypes.int8: "I8", dtypes.uint8: "U8", dtypes.bool_: "BOOL",
+    dtypes.complex64: "C64",
 }  # fmt: skip
 _FROM_FILE = {name: dtype for dtype, name in _FILE_NAMES.items()}
 
@@ -47,13 +48,16 @@ Header = dict[str, Entry]
 def header_of(tensors: Mapping[str, NDArray], notes: Mapping[str, str]) -> tuple[bytes, list[NDArray]]:
     """The bytes before the elements, and the arrays in the order of their elements.
 
-    Raises: ValueError: the header would be longer than readers accept.
+    Raises: DTypeError: complex128, which the format lacks. ValueError: the header would be longer than readers accept.
     """
     header: Header = {}
     # Wide elements first, so that every tensor starts at a multiple of its element size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     end = 0
     for name, array in ordered:
+        if array.dtype not in _FILE_NAMES:
+            expected = "dtypes that safetensors has; save view_as_real() of complex128"
+            raise DTypeError(describe("save", "obj", expected, f"{array.dtype} in {name!r}"))
         start, end = end, end + array.numel * array.dtype.itemsize
         header[name] = {"dtype": _FILE_NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps({"__metadata__": notes, **header}).encode()

@@ -18,11 +18,16 @@ from torch.overrides import get_testing_overrides, resolve_name
 
 import genesis
 from genesis.functional.keywords import names_of
+from genesis.functional.short_time import ISTFTArguments, STFTArguments
 from genesis.nn.attention_function import AttentionArguments
 from genesis.port import facade
 
 STUBS = Path(torch.__file__).parent / "_C"
-RECORDS = {"torch.nn.functional.multi_head_attention_forward": AttentionArguments}  # whose fields are the arguments
+RECORDS = {  # whose fields are the arguments
+    "torch.nn.functional.multi_head_attention_forward": AttentionArguments,
+    **dict.fromkeys(("torch.stft", "torch.Tensor.stft"), STFTArguments),
+    **dict.fromkeys(("torch.istft", "torch.Tensor.istft"), ISTFTArguments),
+}
 NUMPYS = {"dim": "axis", "keepdim": "keepdims"}  # which PyTorch's C++ functions take too, and its stubs leave out
 
 # An argument that Genesis does not take anywhere ("name"), or in one function ("function name"), and why.

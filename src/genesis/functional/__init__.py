@@ -60,6 +60,7 @@ from genesis.functional.second_order_special import *
 from genesis.functional.selection import *
 from genesis.functional.shape import *
 from genesis.functional.shifts import *
+from genesis.functional.short_time import *
 from genesis.functional.sorting import *
 from genesis.functional.special import *
 from genesis.functional.stacking import *

@@ -193,7 +193,7 @@ def _one_value(op: str, input: Tensor, value: object) -> Tensor | Number:
         value = value.item()
     if isinstance(value, Tensor):
         return value
-    if not isinstance(value, bool | int | float):
+    if not isinstance(value, bool | int | float | complex):
         raise DTypeError(describe(op, "value", "a tensor or a number", type(value).__name__))
     return dtypes.number(op, "value", value, input.array.dtype, rounds=True)
 

@@ -11,6 +11,7 @@ from genesis.errors import DTypeError, describe
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Given = TypeVar("Given")
 
 
 def also(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -58,3 +59,20 @@ def _renamed(op: str, kwargs: Mapping[str, object], names: Mapping[str, str]) ->
             raise DTypeError(f"{op}: argument {usual!r}: expected one value, got several")
         renamed[usual] = value
     return renamed
+
+
+def taking(arguments: Callable[P, Given]) -> Callable[[Callable[[Given], R]], Callable[P, R]]:
+    """Make a function of one object a function of what that is made of.
+
+    Args:
+        arguments: the class of the object.
+    """
+
+    def decorate(function: Callable[[Given], R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(arguments(*args, **kwargs))
+
+        return call
+
+    return decorate

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
 
 from genesis import functional as F
 from genesis.errors import ShapeError, describe
+from genesis.functional.keywords import taking
 from genesis.nn.module import Module
 from genesis.nn.modules.attention import MultiheadAttention
 from genesis.tensor import Tensor
 
 __all__ = ["multi_head_attention_forward"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-Given = TypeVar("Given")
 
 
 @dataclass
@@ -51,20 +46,7 @@ class AttentionArguments:
     is_causal: bool = False
 
 
-def _taking(arguments: Callable[P, Given]) -> Callable[[Callable[[Given], R]], Callable[P, R]]:
-    """Make a function of one object a function of what that is made of."""
-
-    def decorate(function: Callable[[Given], R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(arguments(*args, **kwargs))
-
-        return call
-
-    return decorate
-
-
-@_taking(AttentionArguments)
+@taking(AttentionArguments)
 def multi_head_attention_forward(given: AttentionArguments) -> tuple[Tensor, Tensor | None]:
     """Multi-head attention with the parameters of an `nn.MultiheadAttention` as arguments.
 

@@ -3,14 +3,61 @@ replay may overwrite is overwritten with NaN."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._inductor import cudagraph_trees
+from torch._inductor import compile_fx, cudagraph_trees
+
+from genesis.torch import capturing, graph_trees, outstanding, replaying, step_plans
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[Manager]:
+    """Graphs that genesis.torch.compile captures go to a simulated manager, as if the CPU were a CUDA device."""
+    manager = Manager()
+    places: list[tuple[object, str, object]] = [
+        (compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how)),
+        (capturing, "is_captured", lambda how: True),
+        (capturing, "_open_handles", lambda: None),
+        (capturing, "available", lambda compiler, _: compiler),
+        (graph_trees, "_have_addresses", _have_addresses),
+        (graph_trees, "manager", lambda device: manager),
+        (outstanding, "_managers", lambda: [manager]),
+        (step_plans, "_DEVICE", "cpu"),
+    ]
+    with contextlib.ExitStack() as stack:
+        for place, name, what in places:
+            stack.enter_context(mock.patch.object(place, name, what))
+        yield manager
+
+
+def _have_addresses(tensors: Any, addresses: Any, indices: Any) -> bool:
+    return all(tensors[index].data_ptr() == addresses[index] for index in indices)
+
+
+@contextlib.contextmanager
+def short_steps() -> Iterator[Counter[str]]:
+    """Counts the forwards and backwards that run in the short way, on simulated trees or real ones."""
+    counts: Counter[str] = Counter()
+    forward, run = replaying.Plan.replay_forward, replaying.Plan._run
+
+    def counted(self: Any, args: Any) -> Any:
+        counts["forward"] += 1
+        return forward(self, args)
+
+    def counted_run(self: Any, node: Any, is_backward: bool) -> None:
+        counts["backward"] += is_backward
+        run(self, node, is_backward)
+
+    with mock.patch.multiple(replaying.Plan, replay_forward=counted, _run=counted_run):
+        yield counts
 
 
 class Manager:

@@ -58,6 +58,7 @@ def main() -> int:
     for number in range(arguments.first, arguments.first + arguments.cases):
         if time.monotonic() > end:
             break
+        print(f"case {number}", file=sys.stderr, flush=True)  # should the process die
         failure = case(number, arguments.device, counts, not arguments.long, arguments.say, end)
         if failure:
             counts["failures"] += 1

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BOOL, INTEGER, FLOAT, COMPLEX = 0, 1, 2, 3
 Number = bool | int | float
+AnyNumber = bool | int | float | complex
 HostArray: TypeAlias = "npt.NDArray[np.generic[bool | int | float | complex]]"  # a NumPy array of numbers
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from genesis.autograd import Context, ElementwiseFunction, Tensor
-from genesis.dtypes import Number
+from genesis.dtypes import AnyNumber, Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.ndarray import NDArray, ops
@@ -40,7 +40,7 @@ class Ask(ElementwiseFunction):
         return op(x)
 
 
-def eq(input: Tensor, other: Tensor | Number) -> Tensor:
+def eq(input: Tensor, other: Tensor | AnyNumber) -> Tensor:
     """input = other, element by element; NaN equals nothing.
 
     Args:
@@ -56,7 +56,7 @@ def eq(input: Tensor, other: Tensor | Number) -> Tensor:
     return Compare.apply(input, other, op=ops.eq)
 
 
-def ne(input: Tensor, other: Tensor | Number) -> Tensor:
+def ne(input: Tensor, other: Tensor | AnyNumber) -> Tensor:
     """input ≠ other, element by element; NaN differs from everything.
 
     Args:

@@ -11,7 +11,7 @@ import math
 
 from genesis import dtypes
 from genesis.autograd import BinaryFunction, Context, ElementwiseFunction, Gradients, Tensor
-from genesis.dtypes import Number
+from genesis.dtypes import AnyNumber, Number
 from genesis.errors import DTypeError, describe
 from genesis.functional.arguments import require_tensors
 from genesis.functional.choice import Where as Where
@@ -23,7 +23,7 @@ __all__ = ["add", "clamp", "div", "floor_divide", "maximum", "minimum", "mul", "
 Operand = NDArray | Number
 
 
-def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
+def add(input: Tensor | AnyNumber, other: Tensor | AnyNumber, *, alpha: Number = 1) -> Tensor:
     """input + alpha · other.
 
     Args:
@@ -50,7 +50,7 @@ class Add(BinaryFunction):
         return grad, grad
 
 
-def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
+def sub(input: Tensor | AnyNumber, other: Tensor | AnyNumber, *, alpha: Number = 1) -> Tensor:
     """input − alpha · other.
 
     Args:
@@ -80,7 +80,7 @@ class Sub(BinaryFunction):
         return grad, grad.neg() if ctx.needs_input_grad[1] else None
 
 
-def _scaled(op: str, other: Tensor | Number, alpha: Number, input: Tensor | Number) -> Tensor | Number:
+def _scaled(op: str, other: Tensor | AnyNumber, alpha: Number, input: Tensor | AnyNumber) -> Tensor | AnyNumber:
     kinds = [value.array.dtype if isinstance(value, Tensor) else dtypes.of_scalar(value) for value in (input, other)]
     if isinstance(alpha, float) and not any(dtype.is_differentiable for dtype in kinds):
         raise DTypeError(describe(op, "alpha", "an integer, as both inputs are integers", alpha))
@@ -89,7 +89,7 @@ def _scaled(op: str, other: Tensor | Number, alpha: Number, input: Tensor | Numb
     return mul(other, alpha) if isinstance(other, Tensor) else other * alpha
 
 
-def mul(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+def mul(input: Tensor | AnyNumber, other: Tensor | AnyNumber) -> Tensor:
     """input · other.
 
     Args:
@@ -118,7 +118,7 @@ class Mul(BinaryFunction):
         return None if y is None else grad.mul(y), None if x is None else grad.mul(x)
 
 
-def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None = None) -> Tensor:
+def div(input: Tensor | AnyNumber, other: Tensor | AnyNumber, *, rounding_mode: str | None = None) -> Tensor:
     """input / other, or the quotient rounded.
 
     Args:
@@ -133,7 +133,7 @@ def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | 
     if rounding_mode is None:
         return Div.apply(input, other)
     if rounding_mode == "floor":
-        return floor_divide(input, other)
+        return floor_divide(input, other)  # type: ignore[arg-type]  # complex numbers are refused there
     if rounding_mode != "trunc":
         raise ValueError(describe("div", "rounding_mode", 'None, "floor" or "trunc"', repr(rounding_mode)))
     return TruncDivide.apply(input, other)
@@ -239,7 +239,7 @@ class Remainder(BinaryFunction):
         return grad, ops.floor_divide(x, y).mul(grad).neg() if ctx.needs_input_grad[1] else None
 
 
-def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
+def pow(input: Tensor | AnyNumber, exponent: Tensor | AnyNumber) -> Tensor:
     """input to the power of exponent.
 
     Args:
@@ -256,11 +256,11 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     return Pow.apply(input, exponent)
 
 
-def _integer_exponent(input: Tensor | Number, exponent: Tensor | Number) -> Tensor | Number:
+def _integer_exponent(input: Tensor | AnyNumber, exponent: Tensor | AnyNumber) -> Tensor | AnyNumber:
     dtype = result_type(*(value.array if isinstance(value, Tensor) else value for value in (input, exponent)))
     if dtype.name == "bool" and (isinstance(exponent, Tensor) or not isinstance(input, Tensor)):
         raise DTypeError(describe("pow", "input", "numbers", dtype))
-    if isinstance(exponent, Tensor) or dtype.is_differentiable:
+    if isinstance(exponent, Tensor | complex) or dtype.is_differentiable:
         return exponent
     if exponent < 0:
         raise ValueError(describe("pow", "exponent", "at least 0, as input is of integers", exponent))

@@ -195,7 +195,7 @@ def _one_value(op: str, input: Tensor, value: object) -> Tensor | Number:
         return value
     if not isinstance(value, bool | int | float | complex):
         raise DTypeError(describe(op, "value", "a tensor or a number", type(value).__name__))
-    return dtypes.number(op, "value", value, input.array.dtype, rounds=True)
+    return dtypes.number(op, "value", value, input.array.dtype, rounds=True)  # type: ignore[arg-type]
 
 
 class SetItem(ArrayFunction):

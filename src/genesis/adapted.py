@@ -205,7 +205,7 @@ def to_bool(self: Tensor, memory_format: str = "preserve") -> Tensor:
 
 
 def converted(tensor: Tensor, dtype: DType) -> Tensor:
-    """As PyTorch converts: of complex numbers, a real dtype takes the real part, with a warning."""
+    """Convert as PyTorch does: of complex numbers, a real dtype takes the real part, with a warning."""
     if tensor.array.dtype.is_complex and not dtype.is_complex and dtype.name != "bool":
         warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=3)
         tensor = F.real(tensor)

@@ -42,7 +42,10 @@ def test_imports_are_rewritten(before: str, after: str) -> None:
 
 
 def test_what_has_no_counterpart_is_listed_by_line() -> None:
-    source = "import torch\nfrom torch import nn, vmap\n\nx = nn.Conv3d(1, 2, 3)\ntorch.sparse_coo_tensor(1, 2).geqrf(\n  x)\n"
+    source = (
+        "import torch\nfrom torch import nn, vmap\n\nx = nn.Conv3d(1, 2, 3)\n"
+        "torch.sparse_coo_tensor(1, 2).geqrf(\n  x)\n"
+    )
     found = rewrite(source).gaps
     assert [(gap.line, gap.name) for gap in found] == [
         (2, "torch.vmap"), (4, "torch.nn.Conv3d"), (5, "torch.Tensor.geqrf"), (5, "torch.sparse_coo_tensor"),

@@ -95,6 +95,20 @@ def test_optimizers_that_refuse_complex_parameters_say_so() -> None:
         genesis.optim.LBFGS([genesis.zeros(2, dtype=genesis.cfloat).requires_grad_()])
 
 
+def test_initialization_draws_pytorchs_complex_numbers() -> None:
+    drawn = []
+    for lib in (genesis, torch):
+        lib.manual_seed(1)  # of one generator
+        one, other = lib.empty(5, 4, dtype=lib.cfloat), lib.empty(2, dtype=lib.cfloat)
+        lib.nn.init.xavier_normal_(one)
+        lib.nn.init.normal_(other, 0.5, 2.0)
+        drawn.append([one, other, lib.randn(3, dtype=lib.cdouble)])
+    for ours, theirs in zip(*drawn, strict=True):
+        torch.testing.assert_close(ours.to_torch(), theirs)
+    with pytest.raises(DTypeError, match="uniform_: argument 'tensor': expected a floating dtype, got .*complex64"):
+        nn.init.xavier_uniform_(genesis.empty(5, 4, dtype=genesis.cfloat))
+
+
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 SECOND_ORDER: dict[str, Callable[[Any, Any], Any]] = {

@@ -7,6 +7,7 @@ import warnings
 
 from genesis import dtypes
 from genesis.autograd import no_grad
+from genesis.errors import DTypeError, describe
 from genesis.generator import Generator, drawing
 from genesis.random import rand, randn
 from genesis.tensor import Tensor
@@ -28,6 +29,8 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generato
         >>> nn.init.uniform_(genesis.empty(3), 2.0, 2.0).tolist()
         [2.0, 2.0, 2.0]
     """
+    if not tensor.is_floating_point():
+        raise DTypeError(describe("uniform_", "tensor", "a floating dtype", tensor.dtype))
     draws = rand(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
     low, high = _rounded(a, tensor), _rounded(b, tensor)
     return tensor.copy_(_scaled(draws, _rounded(high - low, tensor), low))
@@ -38,7 +41,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
     """Fill with draws from the normal distribution of this mean and standard deviation.
 
     Args:
-        tensor: any shape, a floating dtype.
+        tensor: any shape, a floating or complex dtype.
         mean, std: of the distribution.
         generator: as in `nn.init.uniform_`.
     Returns: tensor.
@@ -47,6 +50,9 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
         >>> nn.init.normal_(genesis.empty(2), mean=3.0, std=0.0).tolist()
         [3.0, 3.0]
     """
+    if tensor.is_complex():
+        draws = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)
+        return tensor.copy_(draws * std + complex(mean, mean))  # as PyTorch, to both parts
     if tensor.numel() < 16:  # so few, PyTorch draws and scales one by one in float64
         few = randn(tensor.shape, dtype=dtypes.float64, device=tensor.device, generator=generator)
         return tensor.copy_(few * std + mean)

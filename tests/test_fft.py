@@ -105,7 +105,7 @@ def test_initialization_draws_pytorchs_complex_numbers() -> None:
         drawn.append([one, other, lib.randn(3, dtype=lib.cdouble)])
     for ours, theirs in zip(*drawn, strict=True):
         torch.testing.assert_close(ours.to_torch(), theirs)
-    with pytest.raises(DTypeError, match="uniform_: argument 'tensor': expected a floating dtype, got .*complex64"):
+    with pytest.raises(DTypeError, match=r"uniform_: argument 'tensor': expected a floating dtype, got .*complex64"):
         nn.init.xavier_uniform_(genesis.empty(5, 4, dtype=genesis.cfloat))
 
 

@@ -254,7 +254,7 @@ def _pick_outputs(outputs: Sequence[Output]) -> Outputs:
 
 
 def _with_strides(x: Tensor, strides: tuple[int, ...] | None) -> Tensor:
-    """What Inductor's code takes for granted: an expanded gradient, as that of a sum, becomes a full one."""
+    """Give Inductor's code what it takes for granted: an expanded gradient, as that of a sum, becomes a full one."""
     if strides is None or x.stride() == strides:
         return x
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)

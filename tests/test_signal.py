@@ -64,8 +64,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "fftfreq: argument 'dtype': expected a floating dtype, got genesis.int32": lambda: genesis.fft.fftfreq(
         2, dtype=genesis.int32
     ),
-    "genesis.fft.irfft2: Genesis has no complex tensors": lambda: genesis.fft.irfft2,
-    "module 'genesis' has no attribute 'stft': Genesis has no complex tensors": lambda: genesis.stft,
+    "module 'genesis' has no attribute 'chalf': Genesis has no complex numbers of 16-bit parts": lambda: genesis.chalf,
     "module 'genesis' has no attribute 'vmap': Genesis has no function transforms": lambda: genesis.vmap,
     "module 'genesis' has no attribute 'masked': Genesis has no masked tensors": lambda: genesis.masked,
     "module 'genesis' has no attribute 'sparse_coo_tensor': Genesis has no sparse": lambda: genesis.sparse_coo_tensor,

@@ -57,7 +57,7 @@ def thinned(samples: list[Any]) -> list[Any]:
     return samples[:: len(samples) // MOST + 1]
 
 
-@pytest.mark.filterwarnings(*ITS_WARNINGS, "ignore:Casting complex values")
+@pytest.mark.filterwarnings(*ITS_WARNINGS, "ignore:Casting complex values", "ignore:A window was not provided")
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 @pytest.mark.parametrize("op", list(ops(True)))
 def test_samples(op: Any, dtype: torch.dtype) -> None:

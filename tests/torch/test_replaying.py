@@ -182,6 +182,25 @@ def test_parameters_that_move(short: nn.Module, steps: Counter[str]) -> None:
     assert steps == {"forward": 2, "backward": 2}
 
 
+def test_expanded_gradients_after_another_graph(short: nn.Module, steps: Counter[str]) -> None:
+    """The backward goes PyTorch's way in the middle of a step; Inductor's code asserts the strides of what it reads."""
+    model, other, x = copy.deepcopy(short), genesis.torch.compile(Net()), batch(0)[0]
+    for _ in range(2):
+        with torch.no_grad():
+            other(x)
+        for _ in range(2):  # after which the trees are where they were
+            short(x).sum().backward()
+    steps.clear()
+    for each in (short, model):
+        each.zero_grad()
+        loss = each(x).sum()
+        with torch.no_grad():
+            other(x)
+        loss.backward()
+    torch.testing.assert_close(grads(short), grads(model))
+    assert (steps["forward"], steps["backward"]) == (1, 0)
+
+
 def test_second_derivatives_are_an_error(short: nn.Module) -> None:
     x = batch(0)[0]
     loss = F.cross_entropy(short(x), batch(0)[1])

@@ -105,6 +105,13 @@ def images_that_change_before_the_backward(side: Side, seed: int) -> None:
     side.update()
 
 
+@step
+def two_sizes_in_turn(side: Side, seed: int) -> None:
+    """Both are recorded, as they come often."""
+    for index in range(8):
+        side.train(side.images(seed + index, 2 + index // 2 % 2), seed)
+
+
 # --- modes ---
 @step
 def evaluation(side: Side, seed: int) -> None:
@@ -339,6 +346,44 @@ def turned_gradients(side: Side, seed: int) -> None:
         return outputs
 
     side.train(side.images(seed), seed, forward)
+
+
+@step
+def a_forward_in_a_hook(side: Side, seed: int) -> None:
+    """Of an output: another graph runs in the middle of the backward. Of a parameter: after ours."""
+
+    def run(_: Tensor) -> None:
+        with torch.no_grad():
+            side.other(side.images(seed, shape=(6, 5)))
+
+    def forward(x: Tensor) -> Any:
+        outputs = side.call(x)
+        leaves = [y for y in tree_leaves(outputs) if isinstance(y, Tensor) and y.requires_grad]
+        handles.extend(y.register_hook(run) for y in leaves)
+        return outputs
+
+    handles = [x.register_hook(run) for x in side.model.parameters() if x.requires_grad and seed % 3]
+    for index in range(2):
+        side.train(side.images(seed + index), seed, forward)
+    for handle in handles:
+        handle.remove()
+
+
+@step
+def on_another_stream(side: Side, seed: int) -> None:
+    if side.device != "cuda":
+        return side.train(side.images(seed), seed)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        side.train(side.images(seed), seed)
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+@step
+def anomalies_are_looked_for(side: Side, seed: int) -> None:
+    with torch.autograd.detect_anomaly():
+        side.train(side.images(seed), seed)
 
 
 @step

@@ -150,7 +150,7 @@ class Node:
         self._manager.num_replayed += 1
         results = self._half.compute(list(self.reconstructed_inputs))
         if not self.cached_tensor_outputs:
-            self.cached_tensor_outputs = [torch.empty_like(x) for x in results]
+            self.cached_tensor_outputs = [compile_fx.static_input(x) for x in results]
             self.unaliased_in_all_paths = [True] * len(results)
         later = [node for nodes in self.children.values() for node in nodes]
         while later:

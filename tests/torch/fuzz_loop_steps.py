@@ -530,8 +530,12 @@ def checkpointed(side: Side, seed: int) -> None:
 
 @step
 def saved_by_hooks(side: Side, seed: int) -> None:
+    def copied(x: Tensor) -> Tensor:
+        """With its strides, which Inductor's code takes for granted."""
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
     def forward(x: Tensor) -> Any:
-        with torch.autograd.graph.saved_tensors_hooks(lambda y: y.clone(), lambda y: y):
+        with torch.autograd.graph.saved_tensors_hooks(copied, lambda y: y):
             return side.call(x)
 
     side.train(side.images(seed), seed, forward)
@@ -539,8 +543,9 @@ def saved_by_hooks(side: Side, seed: int) -> None:
 
 @step
 def saved_on_the_host(side: Side, seed: int) -> None:
+    x = side.images(seed).clone(memory_format=torch.contiguous_format)  # other strides are lost on the way
     with torch.autograd.graph.save_on_cpu():
-        side.train(side.images(seed), seed)
+        side.train(x, seed)
 
 
 # --- autocast ---

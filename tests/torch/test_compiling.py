@@ -222,19 +222,20 @@ def test_a_batch_that_comes_once_is_not_recorded() -> None:
     assert len(report.graphs) == 2
 
 
-def test_a_checkpoint_computes_again_what_ran_eagerly() -> None:
+@pytest.mark.parametrize(("reentrant", "graphs"), [(False, 1), (True, 2)])
+def test_a_checkpoint_computes_again_what_ran_eagerly(reentrant: bool, graphs: int) -> None:
     """A batch of a new kind comes twice in a row then, and the second time must not be recorded."""
 
     def loop(model: nn.Module) -> Steps:
         for size in (4, 3, 4, 2):
             x, y = batch(size, size)
-            F.cross_entropy(checkpoint(model, x, use_reentrant=False), y).backward()
+            F.cross_entropy(checkpoint(model, x.requires_grad_(), use_reentrant=reentrant), y).backward()
             yield from [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
     model = Net()
     compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")
     agree(outcome(loop, compiled), outcome(loop, model))
-    assert len(genesis.torch.report(compiled).graphs) == 1
+    assert len(genesis.torch.report(compiled).graphs) == graphs
 
 
 @pytest.mark.parametrize("part", ["", "stem.1"])

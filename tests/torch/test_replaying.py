@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.settings import override
+from genesis.torch import graph_trees
 from tests.torch.loops import (
     LOOPS,
     Halves,
@@ -199,6 +201,23 @@ def test_expanded_gradients_after_another_graph(short: nn.Module, steps: Counter
         loss.backward()
     torch.testing.assert_close(grads(short), grads(model))
     assert (steps["forward"], steps["backward"]) == (1, 0)
+
+
+def test_a_thread_has_trees_of_its_own() -> None:
+    from torch._inductor import cudagraph_trees
+
+    found: list[object] = []
+
+    def run() -> None:
+        for _ in range(2):
+            graph_trees.open_thread()
+            found.append(getattr(cudagraph_trees.local, "tree_manager_containers", None))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [{}, {}]
+    assert found[0] is found[1] is not cudagraph_trees.local.tree_manager_containers
 
 
 def test_second_derivatives_are_an_error(short: nn.Module) -> None:

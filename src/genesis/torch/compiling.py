@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from genesis.errors import DTypeError, describe
-from genesis.torch import outstanding
+from genesis.torch import graph_trees, outstanding
 from genesis.torch.activations import Function
 from genesis.torch.modes import saved_tensors_hooks
 from genesis.torch.recordings import Recordings, Target
@@ -123,6 +123,7 @@ class Compiled(Target):
         if why_not:
             self.recordings.eager_calls[why_not] += 1
             return self._plain(*args, **kwargs)
+        graph_trees.open_thread()
         outstanding.before_call()
         results = self._run(*args, **kwargs)
         if self._backend is not None and self._backend.captures and torch.is_grad_enabled():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import graph_trees
+from genesis.torch import graph_trees, outstanding
 from tests.torch.loops import (
     LOOPS,
     Halves,
@@ -201,6 +202,17 @@ def test_expanded_gradients_after_another_graph(short: nn.Module, steps: Counter
         loss.backward()
     torch.testing.assert_close(grads(short), grads(model))
     assert (steps["forward"], steps["backward"]) == (1, 0)
+
+
+def test_a_step_that_is_given_up_is_not_held() -> None:
+    """Its arguments are another captured graph's results, whose backward would be waited for from then on."""
+    model = Halves()
+    genesis.torch.compile(model.generator)
+    genesis.torch.compile(model.discriminator)
+    for _ in range(3):
+        model.discriminator(model.generator(batch(0)[0]))
+        gc.collect()
+        assert not outstanding.any_waits()
 
 
 def test_a_thread_has_trees_of_its_own() -> None:

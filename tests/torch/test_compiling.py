@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor import compile_fx
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import genesis.torch
 from genesis.errors import DTypeError
@@ -219,6 +220,40 @@ def test_a_batch_that_comes_once_is_not_recorded() -> None:
     for _ in range(2):
         model(batch(0, 3)[0])
     assert len(report.graphs) == 2
+
+
+@pytest.mark.parametrize(("reentrant", "graphs"), [(False, 1), (True, 2)])
+def test_a_checkpoint_computes_again_what_ran_eagerly(reentrant: bool, graphs: int) -> None:
+    """A batch of a new kind comes twice in a row then, and the second time must not be recorded."""
+
+    def loop(model: nn.Module) -> Steps:
+        for size in (4, 3, 4, 2):
+            x, y = batch(size, size)
+            F.cross_entropy(checkpoint(model, x.requires_grad_(), use_reentrant=reentrant), y).backward()
+            yield from [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")
+    agree(outcome(loop, compiled), outcome(loop, model))
+    assert len(genesis.torch.report(compiled).graphs) == graphs
+
+
+@pytest.mark.parametrize("part", ["", "stem.1"])
+def test_hooks_that_are_registered_later(part: str) -> None:
+    def loop(model: nn.Module) -> Steps:
+        module = model.get_submodule(part)
+        yield from plain(model)
+        hooks = [
+            module.register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+            module.register_forward_hook(lambda module, args, output: output * 3),
+        ]
+        yield from plain(model)
+        for hook in hooks:
+            hook.remove()
+        yield from plain(model)
+
+    model = Net()
+    agree(outcome(loop, genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")), outcome(loop, model))
 
 
 def test_inputs_that_come_often_are_recorded_though_never_in_a_row() -> None:

@@ -40,9 +40,9 @@ class Backend:
         self._graphs: list[Waiting] = []
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Function:
-        from genesis.torch.dynamo import fuse_graph, guard_every_parameter
+        from genesis.torch.dynamo import fuse_graph, guard_what_changes
 
-        guard_every_parameter()
+        guard_what_changes()
         begun = time.perf_counter()
         recording = Recording(torch.is_grad_enabled(), *_why_it_ends(graph))
         plain = copy.deepcopy(graph)  # compilers own what they are given

@@ -71,7 +71,7 @@ def genesis(
         >>> compiled(torch.ones(2, 3, 8, 8)).shape
         torch.Size([2, 8, 6, 6])
     """
-    guard_every_parameter()
+    guard_what_changes()
     _logger.info("%s", fuse_graph(graph))
     options = dict(options or {})
     name = options.pop("compiler", "inductor")
@@ -83,11 +83,12 @@ def genesis(
     return lookup_backend(name)(graph, inputs, **options)
 
 
-def guard_every_parameter() -> None:
-    """Make Dynamo check requires_grad of every parameter at each call.
+def guard_what_changes() -> None:
+    """Make Dynamo check requires_grad of every parameter and the hooks of every module at each call.
 
     Before PyTorch 2.13 it passes over parameters whose module holds the very same ones as before: unfrozen ones got no
-    gradient, without a word. Called by backends, as guards are built after a graph is compiled.
+    gradient, without a word; and hooks that are registered later are not called, in any version. Called by backends, as
+    guards are built after a graph is compiled.
     """
     if torch.__version__ < (2, 13):
         torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = False

@@ -56,15 +56,19 @@ Look = tuple[int, torch.Size, tuple[int, ...], torch.dtype]  # address, shape, s
 
 
 class _Seen:
-    """A step in PyTorch's way. It holds no tensor of the graphs, as the trees look at what is alive.
+    """A step in PyTorch's way. It holds no tensor: the trees look at what is alive, and an argument may hold another
+    captured graph's pass, which would wait for its backward for ever if this step's does not come.
 
     Attributes:
+        own: how the arguments look; needs: whether they need a gradient.
         outputs: each of the forward's results as an output of its captured part; None: it is none of them.
         looks: how they look.
     """
 
     def __init__(self, args: tuple[object, ...]) -> None:
-        self.args, self.num_results = args, 0
+        self.own, self.num_results = [_look(x) for x in args], 0
+        self.needs = [isinstance(x, Tensor) and x.requires_grad for x in args]
+        self.device = next((x.device for x in args if isinstance(x, Tensor)), None)
         self.forward: Node | None = None
         self.given: list[Look | None] = []
         self.outputs: list[Output | None] = []
@@ -140,13 +144,11 @@ def _facts(
 ) -> Facts | None:
     """Find what is constant in the steps; None where a graph is out of the ordinary."""
     backward, given, gradients = last
-    forward, args = seen.forward, [x for x in seen.args if isinstance(x, Tensor)]
-    number = seen.num_results
+    forward, own, number = seen.forward, seen.own, seen.num_results
     assert forward is not None
     if not (all(half.is_whole for half in halves.values()) and _is_ordinary(metadata, number)):
         return None
-    own = [_look(x) for x in args]
-    if not len(args) == len(seen.args) == len(gradients) or own != seen.given or None in own:
+    if len(own) != len(gradients) or own != seen.given or None in own:
         return None
     shown, saved = seen.outputs[:number], [x for x in seen.outputs[number:] if x is not None]
     looks = [look for x, look in zip(seen.outputs[number:], seen.looks[number:], strict=True) if x is not None]
@@ -157,7 +159,7 @@ def _facts(
     known |= {look: Source(CONSTANT, index) for index, look in enumerate(empty)}
     sources = [known.get(x) for x in given[:first]] + [Source(TANGENT, index) for index in range(number)]
     ours = _outputs(backward, gradients)
-    leaves = [i for i, x in enumerate(args) if x.requires_grad]
+    leaves = [i for i, needs in enumerate(seen.needs) if needs]
     wanted = [i for i, x in enumerate(gradients) if x is not None]
     found = [x for x in sources if x is not None]
     if (
@@ -168,7 +170,7 @@ def _facts(
         or any(node.expanded_dims[i] for node in (forward, backward) for i in node.non_static_input_idx)
     ):
         return None
-    reads, part = halves[False].inputs or list(range(len(args))), halves[True].inputs or list(range(len(given)))
+    reads, part = halves[False].inputs or list(range(len(own))), halves[True].inputs or list(range(len(given)))
     copied = [found[part[i]] for i in backward.non_static_input_idx]
     lies = {reads[i] for i in forward.static_input_idxs}  # where it lay: what plans ask of arguments
     if any(
@@ -186,7 +188,7 @@ def _facts(
         [x for x in shown if x is not None], saved, list(metadata.mutated_graph_handled_indices_seen_by_autograd),
         leaves, [ours[leaf] for leaf in leaves], kept, found, copied, halves[True].run,
         metadata.bw_donated_idxs != [],
-        [torch.empty_strided(shape, strides, dtype=dtype, device=args[0].device) for _, shape, strides, dtype in empty],
+        [torch.empty_strided(shape, strides, dtype=dtype, device=seen.device) for _, shape, strides, dtype in empty],
     )  # fmt: skip
 
 

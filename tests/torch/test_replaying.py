@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import capturing, graph_trees, outstanding, replaying, step_plans
+from genesis.torch import captured_graphs, capturing, graph_trees, outstanding, replaying, step_plans
 from tests.torch.loops import (
     LOOPS,
     Halves,
@@ -38,14 +38,14 @@ def trees(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
     torch._dynamo.reset()
     manager = Manager()
     monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how))
-    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
-    monkeypatch.setattr(capturing, "_open_handles", lambda: None)
+    monkeypatch.setattr(captured_graphs, "is_captured", lambda how: True)
+    monkeypatch.setattr(captured_graphs, "_open_handles", lambda: None)
     monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
     monkeypatch.setattr(graph_trees, "_have_addresses", _have_addresses)
     monkeypatch.setattr(graph_trees, "manager", lambda device: manager)
     monkeypatch.setattr(outstanding, "_managers", lambda: [manager])
     monkeypatch.setattr(step_plans, "_DEVICE", "cpu")
-    with override(short_steps=True):
+    with override(short_steps=True), torch._functorch.config.patch(enable_autograd_cache=False):
         yield manager
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import json
 import os
 import shutil
@@ -188,6 +190,44 @@ def test_results_of_a_graph_that_comes_back() -> None:
             compiled = genesis.torch.compile(copy.deepcopy(model))
             torch.testing.assert_close(compiled(x), expected)
         assert genesis.torch.report(compiled).graphs[0].cached is (seed > 0)
+
+
+class MakesOnes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.T).unsqueeze(0) * torch.ones(3, 1, 1)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+MODES: list[Callable[[], AbstractContextManager[object]]] = [
+    contextlib.nullcontext,
+    lambda: torch.autocast("cpu", torch.bfloat16),
+    lambda: torch.autocast("cpu", torch.float16),
+    lambda: default_dtype(torch.float64),
+]
+
+
+@pytest.mark.parametrize("compiled_by", [genesis.torch.compile, lambda f: torch.compile(f, backend=dynamo.genesis)])
+def test_modes_in_which_a_graph_is_traced(compiled_by: Callable[[nn.Module], nn.Module]) -> None:
+    """The graph of Dynamo's is the same in all of them, and so are some of PyTorch's keys."""
+    x = torch.ones(2, 2, dtype=torch.float32)
+
+    @torch.no_grad()
+    def run(mode: Callable[[], AbstractContextManager[object]]) -> None:
+        with mode():
+            result, expected = compiled_by(MakesOnes())(x), MakesOnes()(x)
+        torch.testing.assert_close(result, expected)
+
+    assert [counted(functools.partial(run, mode)) for mode in MODES] == [{"miss": 1}] * len(MODES)
+    assert [counted(functools.partial(run, mode)) for mode in MODES] == [{"hit": 1}] * len(MODES)
 
 
 def test_training_and_inference_are_different_graphs() -> None:

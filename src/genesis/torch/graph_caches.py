@@ -37,7 +37,14 @@ def key(options: Mapping[str, object]) -> dict[str, object]:
     assert isinstance(marked, Mapping)
     values = dataclasses.asdict(settings)
     relevant = {each: values[each] for each in sorted(values) if each not in _SAME_GRAPHS}
-    return {name: {**marked, "genesis.torch": f"{genesis.__version__} {_sources()} {relevant}"}}
+    return {name: {**marked, "genesis.torch": f"{genesis.__version__} {_sources()} {relevant} {_modes()}"}}
+
+
+def _modes() -> tuple[object, ...]:
+    """Modes in which AOTAutograd traces a graph: before 2.13 PyTorch's key does not tell autocast to float16 from that
+    to bfloat16, and none has the default dtype."""
+    casts = [(each, torch.get_autocast_dtype(each)) for each in ("cpu", "cuda") if torch.is_autocast_enabled(each)]
+    return casts, torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled()
 
 
 @functools.cache

@@ -29,8 +29,9 @@ from typing import Any
 import torch
 from cpu_networks import NETWORKS, create
 from cpu_peers import peers
-from harness import RESULTS, Comparison, Side, alone
+from harness import RESULTS, Comparison, Side
 from torch_networks import training_step
+from turns import alone
 
 import genesis
 from genesis import optim

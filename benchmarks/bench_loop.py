@@ -2,12 +2,14 @@
 
     python benchmarks/bench_loop.py                                        all networks, all sides (an hour, cold)
     python benchmarks/bench_loop.py --networks resnet50 --sides eager reduce-overhead genesis --tune 30
+    python benchmarks/bench_loop.py --processes 5      five networks prepare at a time, and are timed in turns
 
 bfloat16 autocast, channels_last, SGD with momentum, images of random numbers. The loop is unmodified; its time is
 that of --steps steps with one synchronization at their end. A side's network is made, run to its first fast step and
 then timed in turn with the others. "ready" is the time to that step: until one step took less than 1.2 times what a
 step takes in the end; cold, unless --keep-caches. "graph" is the fused step in a CUDA graph made by hand, without the
 host: what genesis.torch.compile should come close to. Networks that are not installed (torchvision) are left out.
+With --processes, "ready" is not told, and convolutions are tuned before all sides.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ import argparse
 import gc
 import os
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gpu_timing
 import torch
+import turns
 from harness import RESULTS, Comparison
 from torch import nn
 from torch.nn import functional as F
@@ -62,10 +66,15 @@ def main() -> int:
     arguments = parse()
     on_cuda = arguments.device == "cuda"
     machine = gpu_timing.at_full_speed(tf32=True) if on_cuda else {}
-    comparison = Comparison("bench_loop", **machine)
+    if arguments.processes > 1:
+        return min(turns.run(commands(arguments), arguments.processes), 1)
+    turns.inductor_measures_in_turns()
+    comparison = Loops("bench_loop", **machine)
     comparison.keep_others(arguments.out)
     for name in arguments.networks:
         try:
+            if arguments.in_turns:
+                tune(CASES[name], arguments)
             loops = {side: made(side, CASES[name], arguments) for side in arguments.sides}
         except ImportError as error:
             print(f"  {name}: left out ({error})")
@@ -74,32 +83,72 @@ def main() -> int:
         del loops
         torch._dynamo.reset()
         free()
-        comparison.finish(arguments.out)
+        with turns.alone(arguments.out):
+            comparison.keep_others(arguments.out)
+            comparison.finish(arguments.out)
     return 0
+
+
+def commands(arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """For each network alone."""
+    options = [
+        f"--{name}={getattr(arguments, name)}" for name in ("steps", "rounds", "warmup", "tune", "device", "out")
+    ]
+    options += ["--report"] if arguments.report else []
+    for name in arguments.networks:
+        yield [sys.executable, __file__, "--networks", name, "--sides", *arguments.sides, "--in-turns", *options]
+
+
+def tune(case: Case, arguments: argparse.Namespace) -> None:
+    """Store the plans of a network's convolutions; cuDNN's search for PyTorch's comes first."""
+    with turns.measuring():
+        Loop(case, lambda model: model, arguments, warmup=1)
+        loop = Loop(case, genesis.torch.fuse, arguments, warmup=1)
+        if arguments.tune:
+            genesis.tune(loop.backward, budget=arguments.tune, progress=lambda *_: None)
+    free()
 
 
 def compare(comparison: Comparison, name: str, loops: dict[str, Loop], arguments: argparse.Namespace) -> None:
     """Time the sides in turn, and write down what is known."""
     case, names = CASES[name], list(loops)
     times: dict[str, list[float]] = {side: [] for side in names}
-    for index in range(arguments.rounds):
-        first = index % len(names)
-        for side in names[first:] + names[:first]:
-            times[side].append(loops[side].milliseconds(arguments.steps))
+    with turns.measuring():
+        for index in range(arguments.rounds):
+            first = index % len(names)
+            for side in names[first:] + names[:first]:
+                times[side].append(loops[side].milliseconds(arguments.steps))
     comparison.add(f"{name}, batch {case.batch}, {case.size}²", times)
-    for side, loop in loops.items():
-        loop.ready = loop.ready_after(statistics.median(times[side]))
-        line = f"{name} {side}: ready after {loop.ready:.1f} s, {loop.gigabytes:.2f} GB, loss {loop.loss.item():.4f}"
-        print(f"  {line}", flush=True)
-        comparison.notes.append(f"\n{line}")
+    for row in comparison.rows:
+        if row["case"].startswith(f"{name}, "):
+            loop = loops[row["side"]]
+            row.update(gigabytes=round(loop.gigabytes, 3), loss=round(loop.loss.item(), 4))
+            if not arguments.in_turns:
+                row["ready_s"] = round(loop.ready_after(statistics.median(times[row["side"]])), 1)
+            print(f"  {told(row)}", flush=True)
     if "genesis" in loops and arguments.report:
         print(genesis.torch.report(loops["genesis"].model))
+
+
+def told(row: dict[str, Any]) -> str:
+    ready = f"ready after {row['ready_s']:.1f} s, " if "ready_s" in row else ""
+    return f"{row['case'].partition(',')[0]} {row['side']}: {ready}{row['gigabytes']:.2f} GB, loss {row['loss']:.4f}"
+
+
+class Loops(Comparison):
+    """A row for each network and side."""
+
+    def markdown(self) -> str:
+        self.notes = [f"\n{told(row)}" for row in self.rows if "loss" in row]
+        return super().markdown()
 
 
 class Loop:
     """A model in the loop around it."""
 
-    def __init__(self, case: Case, prepare: Callable[[nn.Module], Any], arguments: argparse.Namespace) -> None:
+    def __init__(
+        self, case: Case, prepare: Callable[[nn.Module], Any], arguments: argparse.Namespace, warmup: int | None = None
+    ) -> None:
         self._device = arguments.device
         if self._device == "cuda":
             free()
@@ -118,20 +167,22 @@ class Loop:
         self.model = prepare(model)
         self.loss = torch.zeros(())
         self._warm: list[tuple[float, float]] = []  # when a step ended, and what it took, ms
-        for _ in range(arguments.warmup):
+        for _ in range(arguments.warmup if warmup is None else warmup):
             step = self.milliseconds(1)
             self._warm.append((time.perf_counter() - self._start, step))
         self.gigabytes = (torch.cuda.max_memory_reserved() - before) / 1e9 if self._device == "cuda" else 0.0
-        self.ready = 0.0
 
     def step(self) -> None:
+        self.backward()
+        self.optimizer.step()
+
+    def backward(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self._device, torch.bfloat16):
             outputs = self.model(self.images)
             outputs = outputs["out"] if isinstance(outputs, dict) else outputs
             loss = F.cross_entropy(outputs, self.labels)
         loss.backward()
-        self.optimizer.step()
         self.loss = loss.detach()  # whoever keeps the graph alive keeps its nodes on the streams that made them
 
     def milliseconds(self, steps: int) -> float:
@@ -191,7 +242,9 @@ def made(side: str, case: Case, arguments: argparse.Namespace) -> Loop | None:
         "compile": torch.compile,
         "reduce-overhead": lambda model: torch.compile(model, mode="reduce-overhead"),
         "fused": genesis.torch.fuse,
-        "genesis": lambda model: genesis.torch.compile(model, tune=arguments.tune or None),
+        "genesis": lambda model: genesis.torch.compile(
+            model, tune=None if arguments.in_turns else arguments.tune or None
+        ),
         "graph": genesis.torch.fuse,
     }
     if not arguments.keep_caches:  # a folder of its own: what another side has compiled is not there
@@ -238,6 +291,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=10, help="steps of each side before the first measurement")
     parser.add_argument("--tune", type=float, default=20, help="seconds for tuning convolutions; 0: heuristics")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--processes", type=int, default=1, help="that prepare at the same time, and measure in turns")
+    parser.add_argument("--in-turns", action="store_true", help=argparse.SUPPRESS)  # one of these processes
     parser.add_argument("--keep-caches", action="store_true", help="of Inductor: measure the second process")
     parser.add_argument("--report", action="store_true", help="print what became of the network")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")

@@ -3,6 +3,7 @@
     python benchmarks/bench_zoo.py --seconds 240 --tune 5           as many as that suffices for, of all families first
     python benchmarks/bench_zoo.py --seconds 240 --more             those that the results do not have yet
     python benchmarks/bench_zoo.py --networks resnet50 yolo --compile
+    python benchmarks/bench_zoo.py --compile --processes 6          all of them, six at a time; they measure in turns
     python benchmarks/bench_zoo.py --networks densenet121 resnetv2_50 convnext_tiny --without norms biases
     python benchmarks/bench_zoo.py --dry-run                        no GPU: two tiny networks; --compile for those sides
 
@@ -25,13 +26,15 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import gpu_timing
 import torch
 import torch.nn.functional as F
+import turns
 from harness import RESULTS, Comparison
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -55,9 +58,15 @@ def main() -> int:
     zoo = Zoo("bench_zoo", **machine)
     zoo.keep_others(arguments.out)
     begin, known = time.monotonic(), {row["case"] for row in zoo.rows}
-    for network in TINY if arguments.dry_run else chosen(arguments.networks):
-        if arguments.more and title(network) in known:
-            continue
+    networks = chosen(arguments.networks, TINY if arguments.dry_run else NETWORKS)
+    networks = [network for network in networks if not (arguments.more and title(network) in known)]
+    if arguments.processes > 1:
+        num_failed = turns.run(commands(networks, arguments), arguments.processes, arguments.seconds)
+        zoo.keep_others(arguments.out)
+        print(zoo.summary())
+        return min(num_failed, 1)
+    turns.inductor_measures_in_turns()
+    for network in networks:
         if time.monotonic() - begin > arguments.seconds:
             print(f"no time for {network.name} and what follows")
             break
@@ -68,12 +77,12 @@ def main() -> int:
             continue
         except Exception as error:  # another version of its package may not have it
             zoo.take(network, {}, {}, {"torch": told(error)})
-            zoo.finish(arguments.out)
+            zoo.add_to(arguments.out)
             continue
         measure(zoo, network, model, arguments)
         torch._dynamo.reset()
         free()
-        zoo.finish(arguments.out)
+        zoo.add_to(arguments.out)
         if on_cuda and not works():
             print("the device is out of order: no other network can be measured in this process")
             return 1
@@ -83,13 +92,14 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [network.name for network in NETWORKS]
+    names = [network.name for network in (*NETWORKS, *TINY)]
     parser.add_argument("--networks", "--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--more", action="store_true", help="leave out what the results have already")
     parser.add_argument("--compile", action="store_true", help="torch.compile and genesis.torch.compile too, as loops")
     parser.add_argument("--without", nargs="+", choices=_CHAINS, default=[], help="fused sides without such chains too")
     parser.add_argument("--tune", type=float, default=5, help="seconds for a network's convolutions; 0: heuristics")
     parser.add_argument("--seconds", type=float, default=240, help="begin no network after that time")
+    parser.add_argument("--processes", type=int, default=1, help="that prepare at the same time, and measure in turns")
     parser.add_argument("--steps", type=int, default=3, help="in a row, per measurement")
     parser.add_argument("--rounds", type=int, default=7, help="measurements per side, in turn")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
@@ -100,10 +110,19 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def chosen(names: list[str] | None) -> list[Network]:
+def chosen(names: list[str] | None, networks: Sequence[Network]) -> list[Network]:
     """In the order in which they were named."""
-    known = {network.name: network for network in NETWORKS}
-    return list(NETWORKS) if names is None else [known[name] for name in names]
+    known = {network.name: network for network in networks}
+    return list(networks) if names is None else [known[name] for name in names]
+
+
+def commands(networks: list[Network], arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """For each network alone."""
+    options = [f"--{name}={getattr(arguments, name)}" for name in ("tune", "steps", "rounds", "out")]
+    options += [f"--{name.replace('_', '-')}" for name in ("compile", "dry_run") if getattr(arguments, name)]
+    options += ["--without", *arguments.without] if arguments.without else []
+    for network in networks:
+        yield [sys.executable, __file__, "--networks", network.name, *options]
 
 
 def title(network: Network) -> str:
@@ -122,7 +141,7 @@ def sides(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[nn.Mod
     if arguments.compile:
         dry = arguments.dry_run  # then nothing is generated
         how: dict[str, Any] = {"backend": "aot_eager"} if dry else {"mode": "reduce-overhead"}
-        ours: dict[str, Any] = {"compiler": "aot_eager"} if dry else {"tune": arguments.tune or None}
+        ours: dict[str, Any] = {"compiler": "aot_eager"} if dry else {}  # what "genesis" tuned is in the store
         yield "torch.compile", lambda model: torch.compile(model, **how)
         yield "genesis.torch.compile", lambda model: genesis.torch.compile(model, **ours)
 
@@ -172,9 +191,11 @@ class Step:
         self.seconds = time.perf_counter() - began
 
     def _warm(self, tune: float, steps: int) -> None:
-        self.loss = self.backward().item()  # the first: later ones depend on it, and drift apart
-        if tune:
-            genesis.tune(self.backward, budget=tune, progress=lambda *_: None)
+        is_loop = "compile" in self.name
+        with nullcontext() if is_loop else turns.measuring():  # cuDNN's search, and then ours
+            self.loss = self.backward().item()  # the first: later ones depend on it, and drift apart
+            if tune:
+                genesis.tune(self.backward, budget=tune, progress=lambda *_: None)
         for _ in range(steps):
             self.step()
         self.wait()
@@ -251,10 +272,11 @@ def measure(zoo: Zoo, network: Network, model: nn.Module, arguments: argparse.Na
             free()
     times: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
-    for index in range(arguments.rounds if names else 0):
-        first = index % len(names)
-        for name in names[first:] + names[:first]:
-            times[name].append(steps[name].milliseconds(arguments.steps))
+    with turns.measuring():
+        for index in range(arguments.rounds if names else 0):
+            first = index % len(names)
+            for name in names[first:] + names[:first]:
+                times[name].append(steps[name].milliseconds(arguments.steps))
     zoo.take(network, steps, times, errors)
 
 
@@ -309,6 +331,7 @@ class Zoo(Comparison):
         self, network: Network, steps: dict[str, Step], times: dict[str, list[float]], errors: dict[str, str]
     ) -> None:
         case = title(network)
+        self._measured.add(case)
         theirs = [name for name in times if name.startswith("torch")]
         order = sorted(times, key=lambda name: (name not in theirs, statistics.median(times[name])))
         if order:
@@ -320,6 +343,12 @@ class Zoo(Comparison):
                 print(f"      {row['side']}: {row['mode']}, {row['gigabytes']:.2f} GB, ready after {row['ready_s']} s")
         failed = {"family": network.family, "case": case}
         self.rows += [{**failed, "side": name, "error": error} for name, error in errors.items()]
+
+    def add_to(self, folder: Path) -> None:
+        """To the results there, which other processes may be adding to."""
+        with turns.alone(folder):
+            self.keep_others(folder)
+            self.finish(folder)
 
     def speeds(self, side: str = "genesis") -> dict[str, list[float]]:
         """By network, how many times as fast as PyTorch's best a side is; the faster of Genesis' two by default."""

@@ -11,14 +11,11 @@ benchmarks/results.
 from __future__ import annotations
 
 import datetime
-import fcntl
 import itertools
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,18 +40,6 @@ def interleaved(sides: Mapping[str, Side], rounds: int, warmup: int = 3) -> dict
             sides[name]()
             times[name].append((time.perf_counter() - start) * 1e3)
     return times
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep the other processes that write results into a folder waiting."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class Work(NamedTuple):

@@ -15,11 +15,11 @@ def test_processes_that_write_into_one_file_keep_each_others_cases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    harness = importlib.import_module("harness")
+    harness, turns = importlib.import_module("harness"), importlib.import_module("turns")
 
     def write(comparison: object, case: str, milliseconds: float) -> dict[str, float]:
         comparison.add(case, {"torch": [1.0], "genesis": [milliseconds]})  # type: ignore[attr-defined]
-        with harness.alone(tmp_path):
+        with turns.alone(tmp_path):
             comparison.keep_others(tmp_path)  # type: ignore[attr-defined]
             path = comparison.finish(tmp_path)  # type: ignore[attr-defined]
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]

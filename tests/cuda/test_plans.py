@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,23 +59,16 @@ def test_a_short_time_on_empty_caches_tunes_every_convolution(tmp_path: Path, mo
     x = genesis.randn(16, 3, 128, 128, device="cuda", dtype=genesis.bfloat16)
     with override(cache_dir=tmp_path):
         engine.forget()
-        began: list[float] = []
-
-        def timed(images: genesis.Tensor) -> genesis.Tensor:
-            result = model(images)
-            began.append(time.monotonic())
-            return result
-
-        few = genesis.tune(timed, x, budget=10)
-        assert time.monotonic() - began[0] < 11 + 2, "the first gradients, which come before the budget, included"
+        few = genesis.tune(lambda images: model(images), x, budget=10)
         for budget in (20, 100):  # the longer one where other tests keep processors and GPU busy
             engine.forget()
             report = genesis.tune(model, x, budget=budget)
             if report.num_left == 0:
                 break
         assert report.num_left == 0
-        assert len(few) + few.num_left == len(report)
         convolutions = [each for each in report.outcomes if isinstance(each.problem, ConvProblem)]
+        num_forward = sum(each.problem.direction == "forward" for each in convolutions)
+        assert len(few) + few.num_left >= 3 * num_forward - 1  # both gradients too; not that of the images
         assert 0 < len(convolutions) < len(report)  # the last layer is a product
         assert all(each.error <= error_bound(each.problem) for each in convolutions)
     engine.forget()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._inductor import compile_fx
 from torch.nn import functional as F
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import captured_graphs, capturing, graph_trees, outstanding, replaying, step_plans
 from tests.torch.loops import (
     LOOPS,
     Halves,
@@ -30,47 +29,21 @@ from tests.torch.loops import (
     tolerance,
     two_forwards,
 )
-from tests.torch.trees import Half, Manager
+from tests.torch.trees import Manager, short_steps, simulated
 
 
 @pytest.fixture(autouse=True)
-def trees(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+def trees() -> Iterator[Manager]:
     torch._dynamo.reset()
-    manager = Manager()
-    monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how))
-    monkeypatch.setattr(captured_graphs, "is_captured", lambda how: True)
-    monkeypatch.setattr(captured_graphs, "_open_handles", lambda: None)
-    monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
-    monkeypatch.setattr(graph_trees, "_have_addresses", _have_addresses)
-    monkeypatch.setattr(graph_trees, "manager", lambda device: manager)
-    monkeypatch.setattr(outstanding, "_managers", lambda: [manager])
-    monkeypatch.setattr(step_plans, "_DEVICE", "cpu")
-    with override(short_steps=True), torch._functorch.config.patch(enable_autograd_cache=False):
+    with simulated() as manager, override(short_steps=True):
         yield manager
 
 
-def _have_addresses(tensors: Any, addresses: Any, indices: Any) -> bool:
-    return all(tensors[index].data_ptr() == addresses[index] for index in indices)
-
-
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def steps() -> Iterator[Counter[str]]:
     """What ran in the short way."""
-    ran: list[str] = []
-    forward, run = replaying.Plan.replay_forward, replaying.Plan._run
-
-    def counted(self: Any, args: Any) -> Any:
-        ran.append("forward")
-        return forward(self, args)
-
-    def counted_run(self: Any, node: Any, is_backward: bool) -> None:
-        if is_backward:
-            ran.append("backward")
-        run(self, node, is_backward)
-
-    monkeypatch.setattr(replaying.Plan, "replay_forward", counted)
-    monkeypatch.setattr(replaying.Plan, "_run", counted_run)
-    return ran
+    with short_steps() as counts:
+        yield counts
 
 
 def thrice(loop: Callable[[nn.Module], Steps]) -> Callable[[nn.Module], Steps]:
@@ -88,16 +61,16 @@ ORDINARY = {evaluation_that_forgot_no_grad, checkpoints, two_forwards}
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps], steps: list[str]) -> None:
+def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps], steps: Counter[str]) -> None:
     """What it holds is looked at when it is over, and replays overwrite all that the trees may."""
     model = Net()
     compiled = genesis.torch.compile(copy.deepcopy(model))
     agree(outcome(thrice(loop), compiled), outcome(thrice(loop), model), tolerance(loop))
-    assert steps.count("forward") == steps.count("backward")
-    assert (steps.count("forward") > 3) is (loop not in ORDINARY)
+    assert steps["forward"] == steps["backward"]
+    assert (steps["forward"] > 3) is (loop not in ORDINARY)
 
 
-def test_other_graphs_between_forward_and_backward(trees: Manager, steps: list[str]) -> None:
+def test_other_graphs_between_forward_and_backward(trees: Manager, steps: Counter[str]) -> None:
     """A short forward, another model, and the backward: the trees record it anew, after that graph."""
 
     def loop(model: nn.Module) -> Steps:
@@ -119,10 +92,10 @@ def test_other_graphs_between_forward_and_backward(trees: Manager, steps: list[s
     genesis.torch.compile(compiled.student)
     genesis.torch.compile(compiled.teacher)
     agree(outcome(loop, compiled), outcome(loop, model))
-    assert steps.count("forward") > steps.count("backward") > 0
+    assert steps["forward"] > steps["backward"] > 0
 
 
-def test_adversarial(steps: list[str]) -> None:
+def test_adversarial(steps: Counter[str]) -> None:
     model = Halves()
     compiled: Any = copy.deepcopy(model)
     genesis.torch.compile(compiled.generator)
@@ -142,7 +115,7 @@ def grads(model: nn.Module) -> list[Tensor]:
     return [x.grad.clone() for x in model.parameters() if x.grad is not None]
 
 
-def test_gradients_that_are_held_and_accumulated(short: nn.Module, steps: list[str]) -> None:
+def test_gradients_that_are_held_and_accumulated(short: nn.Module, steps: Counter[str]) -> None:
     x = batch(3)[0]
     short.zero_grad()
     short(x).sum().backward()
@@ -154,10 +127,10 @@ def test_gradients_that_are_held_and_accumulated(short: nn.Module, steps: list[s
     assert all(torch.equal(a, b) for a, b in zip(grads(short), once, strict=True))
     short(x).sum().backward()
     assert all(torch.allclose(a, 2 * b) for a, b in zip(grads(short), once, strict=True))
-    assert steps == ["forward", "backward"] * 3
+    assert steps == {"forward": 3, "backward": 3}
 
 
-def test_hooks_see_gradients(short: nn.Module, steps: list[str]) -> None:
+def test_hooks_see_gradients(short: nn.Module, steps: Counter[str]) -> None:
     seen: list[str] = []
     parameter = next(short.parameters())
     parameter.register_hook(lambda grad: seen.append("tensor"))
@@ -165,10 +138,10 @@ def test_hooks_see_gradients(short: nn.Module, steps: list[str]) -> None:
     loss = short(batch(0)[0]).sum()
     loss.backward()
     assert seen == ["tensor", "accumulated"]
-    assert steps == ["forward", "backward"]
+    assert steps == {"forward": 1, "backward": 1}
 
 
-def test_a_backward_twice(short: nn.Module, steps: list[str]) -> None:
+def test_a_backward_twice(short: nn.Module, steps: Counter[str]) -> None:
     loss = short(batch(0)[0]).sum()
     loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
@@ -178,7 +151,7 @@ def test_a_backward_twice(short: nn.Module, steps: list[str]) -> None:
         loss.backward(retain_graph=True)
 
 
-def test_parameters_that_change_before_the_backward(short: nn.Module, steps: list[str]) -> None:
+def test_parameters_that_change_before_the_backward(short: nn.Module, steps: Counter[str]) -> None:
     weight: Any = next(short.parameters())
     loss = short(batch(0)[0]).sum()
     with torch.no_grad():
@@ -187,7 +160,7 @@ def test_parameters_that_change_before_the_backward(short: nn.Module, steps: lis
         loss.backward()
 
 
-def test_parameters_that_move_before_the_backward(short: nn.Module, steps: list[str]) -> None:
+def test_parameters_that_move_before_the_backward(short: nn.Module, steps: Counter[str]) -> None:
     weight: Any = next(short.parameters())
     loss = short(batch(0)[0]).sum()
     weight.data = weight.data.clone()
@@ -195,7 +168,7 @@ def test_parameters_that_move_before_the_backward(short: nn.Module, steps: list[
         loss.backward()
 
 
-def test_parameters_that_move(short: nn.Module, steps: list[str]) -> None:
+def test_parameters_that_move(short: nn.Module, steps: Counter[str]) -> None:
     """Other memory is captured anew, and becomes short in its turn."""
     model = copy.deepcopy(short)
     x = batch(0)[0]
@@ -206,7 +179,7 @@ def test_parameters_that_move(short: nn.Module, steps: list[str]) -> None:
         for _ in range(4):
             each(x).sum().backward()
     agree({str(i): x for i, x in enumerate(grads(short))}, {str(i): x for i, x in enumerate(grads(model))})
-    assert steps == ["forward", "backward"] * 2
+    assert steps == {"forward": 2, "backward": 2}
 
 
 def test_second_derivatives_are_an_error(short: nn.Module) -> None:
@@ -216,11 +189,11 @@ def test_second_derivatives_are_an_error(short: nn.Module) -> None:
         torch.autograd.grad(loss, list(short.parameters()), create_graph=True)
 
 
-def test_threads_of_autograd_and_grad_of_some(short: nn.Module, steps: list[str]) -> None:
+def test_threads_of_autograd_and_grad_of_some(short: nn.Module, steps: Counter[str]) -> None:
     x = batch(0)[0]
     some = list(short.parameters())[:2]
     model = copy.deepcopy(short)
     ours = torch.autograd.grad(short(x).square().sum(), some)
     theirs = torch.autograd.grad(model(x).square().sum(), list(model.parameters())[:2])
     torch.testing.assert_close(ours, theirs)
-    assert steps == ["forward", "backward"]
+    assert steps == {"forward": 1, "backward": 1}

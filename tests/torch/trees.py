@@ -3,14 +3,62 @@ replay may overwrite is overwritten with NaN."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._inductor import cudagraph_trees
+from torch._inductor import compile_fx, cudagraph_trees
+
+from genesis.torch import captured_graphs, capturing, graph_trees, outstanding, replaying, step_plans
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[Manager]:
+    """Graphs that genesis.torch.compile captures go to a simulated manager, as if the CPU were a CUDA device."""
+    manager = Manager()
+    places: list[tuple[object, str, object]] = [
+        (compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how)),
+        (captured_graphs, "is_captured", lambda how: True),
+        (captured_graphs, "_open_handles", lambda: None),
+        (capturing, "available", lambda compiler, _: compiler),
+        (graph_trees, "_have_addresses", _have_addresses),
+        (graph_trees, "manager", lambda device: manager),
+        (outstanding, "_managers", lambda: [manager]),
+        (step_plans, "_DEVICE", "cpu"),
+    ]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))  # of what Inductor compiled
+        for place, name, what in places:
+            stack.enter_context(mock.patch.object(place, name, what))
+        yield manager
+
+
+def _have_addresses(tensors: Any, addresses: Any, indices: Any) -> bool:
+    return all(tensors[index].data_ptr() == addresses[index] for index in indices)
+
+
+@contextlib.contextmanager
+def short_steps() -> Iterator[Counter[str]]:
+    """Counts the forwards and backwards that run in the short way, on simulated trees or real ones."""
+    counts: Counter[str] = Counter()
+    forward, run = replaying.Plan.replay_forward, replaying.Plan._run
+
+    def counted(self: Any, args: Any) -> Any:
+        counts["forward"] += 1
+        return forward(self, args)
+
+    def counted_run(self: Any, node: Any, is_backward: bool) -> None:
+        counts["backward"] += is_backward
+        run(self, node, is_backward)
+
+    with mock.patch.multiple(replaying.Plan, replay_forward=counted, _run=counted_run):
+        yield counts
 
 
 class Manager:
@@ -137,7 +185,14 @@ class Half:
         return result is None or (result in self._given and self._order.index(self._given.index(result)) in self.static)
 
     def compute(self, inputs: list[Any]) -> list[Any]:
-        results = self._graph(*[inputs[self._order.index(i)] for i in range(len(self._given))])
+        given = [inputs[self._order.index(i)] for i in range(len(self._given))]
+        for node, x in zip(self._given, given, strict=True):
+            if isinstance(x, Tensor):  # Inductor's code takes them for granted, and asserts them
+                expected = node.meta["val"]
+                assert x.shape == expected.shape, f"{node}: {x.shape} instead of {expected.shape}"
+                assert _strides(x) == _strides(expected), f"{node}: {x.stride()} instead of {expected.stride()}"
+        results = self._graph(*given)
+        del given
         inputs.clear()
         return [x for x, node in zip(results, self._results, strict=True) if not self._is_given(node)]
 
@@ -151,6 +206,10 @@ class Half:
 
 def _all(inputs: list[Any]) -> Any:
     return list(enumerate(inputs))
+
+
+def _strides(x: Tensor) -> list[int]:
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
 
 
 def _overwrite(memory: list[Tensor]) -> None:

@@ -46,7 +46,7 @@ def compiling(compilation: Compilation) -> Iterator[None]:
         _underway.reset(token)
 
 
-class Facts(NamedTuple):
+class GraphFacts(NamedTuple):
     """What is known of a graph before Inductor compiles it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Facts(NamedTuple):
 class CapturedGraph(CompiledFxGraph):
     """A graph that Inductor has compiled. After it has been read from the cache, it is followed as it was at first."""
 
-    facts: Facts
+    facts: GraphFacts
 
     def post_compile(self, *args: object) -> None:
         """Called by PyTorch after it has read the graph; how is the last argument."""
@@ -97,7 +97,7 @@ def compile_inner(
     return compiled
 
 
-def _facts(graph: fx.GraphModule, how: dict[str, object]) -> Facts:
+def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
     outputs = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     is_node = [isinstance(x, fx.Node) and x.op != "placeholder" for x in outputs.args[0]]
     visible = outputs.meta.get("user_visible_output_idxs") or ()
@@ -105,7 +105,7 @@ def _facts(graph: fx.GraphModule, how: dict[str, object]) -> Facts:
     mode = "backward" if how.get("is_backward") else "inference" if how.get("is_inference") else "forward"
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None and mode == "forward" else None
-    return Facts(mode, leaving, is_capturable(graph), metadata)
+    return GraphFacts(mode, leaving, is_capturable(graph), metadata)
 
 
 def is_captured(how: dict[str, object]) -> bool:
@@ -114,7 +114,7 @@ def is_captured(how: dict[str, object]) -> bool:
     return cudagraphs is not None and bool(cudagraphs)
 
 
-def _follow(compiled: CompiledFxGraph, facts: Facts, compilation: Compilation) -> None:
+def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilation) -> None:
     """Put what is to be done around each replay into the place of a captured graph's function."""
     recording, waiting, steps = compilation
     recording.captured = True

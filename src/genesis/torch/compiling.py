@@ -172,6 +172,8 @@ class _Kinds:
         last, self._last = self._last, kind
         if kind in self._recorded:
             return True
+        if torch._C._current_graph_task_id() >= 0:
+            return False  # a checkpoint computes again what ran eagerly, and has to find the same
         number = self._seen[kind] = self._seen.get(kind, 0) + 1
         if mode in self._modes and kind != last and number < _WORTH_IT:
             if len(self._seen) > _MOST_KINDS:

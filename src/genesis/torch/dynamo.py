@@ -92,6 +92,7 @@ def guard_every_parameter() -> None:
     """
     if torch.__version__ < (2, 13):
         torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = False
+    torch._dynamo.config.skip_nnmodule_hook_guards = False
 
 
 def fuse_graph(module: fx.GraphModule) -> Fusion:

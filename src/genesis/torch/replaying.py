@@ -54,6 +54,7 @@ class Facts(NamedTuple):
     Attributes:
         forward, backward: PyTorch's recordings.
         inputs: the arguments that the captured part of the forward reads, in its order.
+        strides: of the results' gradients as the backward graph reads them.
         results: the forward's outputs that the program gets; saved: those that the backward reads.
         changed: arguments that the graph changes in place.
         leaves: arguments that need a gradient; gradients: of each the output of the backward, or None.
@@ -68,6 +69,7 @@ class Facts(NamedTuple):
     forward: Node
     backward: Node
     inputs: list[int]
+    strides: list[tuple[int, ...] | None]
     results: list[Output]
     saved: list[Output]
     changed: list[int]
@@ -146,7 +148,7 @@ class Plan:
             )
         facts = self.facts
         if keeps or graph_trees.replayed(facts.device) is not facts.forward or not self._is_intact(facts.backward, 1):
-            given = one.find(facts.given, tangents, facts.constants)
+            given = one.find(facts.given, [*map(_with_strides, tangents, facts.strides)], facts.constants)
             if not keeps:
                 one.end()  # as the trees look at what is alive
             results = facts.run(given)  # another graph ran since the forward, or the backward may come again
@@ -249,6 +251,13 @@ def _pick_outputs(outputs: Sequence[Output]) -> Outputs:
         return found
 
     return run
+
+
+def _with_strides(x: Tensor, strides: tuple[int, ...] | None) -> Tensor:
+    """What Inductor's code takes for granted: an expanded gradient, as that of a sum, becomes a full one."""
+    if strides is None or x.stride() == strides:
+        return x
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:

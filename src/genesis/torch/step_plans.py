@@ -181,7 +181,7 @@ def _facts(
         for each in (found, copied)
     )
     return Facts(
-        _device(gradients), forward, backward, reads,
+        _device(gradients), forward, backward, reads, [look and look[2] for look in given[first:]],
         [x for x in shown if x is not None], saved, list(metadata.mutated_graph_handled_indices_seen_by_autograd),
         leaves, [ours[leaf] for leaf in leaves], kept, found, copied, halves[True].run,
         metadata.bw_donated_idxs != [],

@@ -1,0 +1,507 @@
+"""Steps of another kind than the usual one, for the fuzzer of training loops.
+
+Each takes a side and a seed, and does on both sides the same. Some are promised to work; the others may be refused, by
+an error that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from tests.torch.fuzz_loop_sides import Side, StopError
+
+Step = Callable[[Side, int], None]
+STEPS: dict[str, Step] = {}
+MAY_REFUSE: set[str] = set()
+
+
+def step(function: Step) -> Step:
+    STEPS[function.__name__] = function
+    return function
+
+
+def may_refuse(function: Step) -> Step:
+    MAY_REFUSE.add(function.__name__)
+    return step(function)
+
+
+# --- inputs ---
+@step
+def smaller_batch(side: Side, seed: int) -> None:
+    side.train(side.images(seed, 3), seed)
+
+
+@step
+def other_shape_twice(side: Side, seed: int) -> None:
+    for index in range(2):
+        side.train(side.images(seed + index, shape=(7, 4)), seed)
+
+
+@step
+def expanded_images(side: Side, seed: int) -> None:
+    side.train(side.images(seed, 1).expand(side.options.size, -1, -1, -1), seed)
+
+
+@step
+def images_of_another_layout(side: Side, seed: int) -> None:
+    side.train(side.images(seed).transpose(2, 3).contiguous().transpose(2, 3), seed)
+
+
+@step
+def misaligned_images(side: Side, seed: int) -> None:
+    x = side.images(seed)
+    memory = torch.empty(x.numel() + 1, device=side.device, dtype=side.dtype)[1:].view(x.shape)
+    side.train(memory.copy_(x), seed)
+
+
+@step
+def images_of_inference_mode(side: Side, seed: int) -> None:
+    with torch.inference_mode():
+        x = side.images(seed)
+        side.call(x)
+    side.train(x.clone(), seed)
+
+
+@step
+def input_gradients(side: Side, seed: int) -> None:
+    for index in range(2):
+        x = side.images(seed + index).requires_grad_()
+        side.train(x, seed)
+        side.show("input gradient", x.grad, holds=True)
+
+
+@step
+def input_of_other_operations(side: Side, seed: int) -> None:
+    x = side.images(seed).requires_grad_()
+    side.train((x * 2).relu(), seed)
+    side.show("input gradient", x.grad, holds=True)
+
+
+@step
+def the_same_memory_again(side: Side, seed: int) -> None:
+    """As a loader with a static buffer has it."""
+    x = side.images(seed)
+    for index in range(3):
+        x.copy_(side.images(seed + index))
+        side.train(x, seed)
+
+
+@may_refuse
+def images_that_change_before_the_backward(side: Side, seed: int) -> None:
+    x = side.images(seed)
+    outputs = side.call(x)
+    x.add_(1)
+    side.backward(side.loss(outputs, seed))
+    side.update()
+
+
+# --- modes ---
+@step
+def evaluation(side: Side, seed: int) -> None:
+    side.model.eval()
+    with torch.no_grad():
+        for index in range(2):
+            side.call(side.images(seed + index))
+    side.model.train()
+
+
+@step
+def inference(side: Side, seed: int) -> None:
+    side.model.eval()
+    with torch.inference_mode():
+        side.call(side.images(seed))
+    side.model.train()
+
+
+@step
+def evaluation_before_the_backward(side: Side, seed: int) -> None:
+    def forward(x: Tensor) -> Any:
+        outputs = side.call(x)
+        side.model.eval()
+        with torch.no_grad():
+            side.call(side.images(seed + 1))
+        side.model.train()
+        return outputs
+
+    side.train(side.images(seed), seed, forward)
+
+
+@step
+def evaluation_with_gradients(side: Side, seed: int) -> None:
+    side.model.eval()
+    for index in range(2):
+        side.train(side.images(seed + index), seed)
+    side.model.train()
+
+
+@step
+def no_grad_in_training(side: Side, seed: int) -> None:
+    """As a recomputation of running statistics has it."""
+    with torch.no_grad():
+        side.call(side.images(seed))
+
+
+# --- passes ---
+@step
+def two_forwards(side: Side, seed: int) -> None:
+    first = side.call(side.images(seed))
+    side.backward(side.loss(first, seed) + side.loss(side.call(side.images(seed + 1)), seed))
+    side.update()
+
+
+@step
+def lost_forward(side: Side, seed: int) -> None:
+    side.loss(side.call(side.images(seed)), seed)
+
+
+@step
+def held_forward(side: Side, seed: int) -> None:
+    """It waits for a backward that never comes, as long as the loop holds it."""
+    outputs = side.call(side.images(seed))
+    side.held += [("held output", x, x.detach().clone()) for x in tree_leaves(outputs) if isinstance(x, Tensor)]
+
+
+@step
+def backward_in_a_later_step(side: Side, seed: int) -> None:
+    """Of the forward of this step; nothing may change what it reads until then."""
+    if side.late is None:
+        side.late = side.loss(side.call(side.images(seed)), seed)
+        side.call(side.images(seed + 1))
+        side.backward(side.late)
+        side.late = None
+        side.update()
+
+
+@step
+def out_of_order(side: Side, seed: int) -> None:
+    losses = [side.loss(side.call(side.images(seed + index)), seed) for index in range(3)]
+    for index in random.Random(seed).sample(range(3), 3):
+        side.backward(losses[index])
+    side.update()
+
+
+@step
+def some_losses_of_many(side: Side, seed: int) -> None:
+    losses = [side.loss(side.call(side.images(seed + index)), seed) for index in range(3)]
+    side.backward(losses[1])
+    side.update()
+
+
+@step
+def another_model_between(side: Side, seed: int) -> None:
+    """Its forward between ours and our backward; its backward before ours or after."""
+    outputs = side.call(side.images(seed))
+    theirs = side.other(side.images(seed + 1, shape=(6, 5))).square().mean()
+    losses = [side.loss(outputs, seed), theirs]
+    for loss in losses if seed % 2 else reversed(losses):
+        side.backward(loss)
+    side.update()
+    side.show("another model's gradient", [x.grad for x in side.other.parameters()], holds=True)
+    side.other.zero_grad()
+
+
+@step
+def another_model_in_turn(side: Side, seed: int) -> None:
+    for index in range(3):
+        side.other(side.images(seed + index, shape=(6, 5))).square().mean().backward()
+        side.train(side.images(seed + index), seed + index)
+    side.show("another model's gradient", [x.grad for x in side.other.parameters()])
+    side.other.zero_grad()
+
+
+@step
+def another_model_behind(side: Side, seed: int) -> None:
+    """The input comes out of another compiled model, which trains with ours."""
+    weight = next(iter(side.other.parameters()))
+    x = side.images(seed, shape=(6, 5))
+    side.train(x * side.other(x).mean(), seed)
+    side.show("another model's gradient", weight.grad)
+    side.other.zero_grad()
+
+
+@step
+def called_twice(side: Side, seed: int) -> None:
+    """A step's second call gets what depends on the first."""
+
+    def forward(x: Tensor) -> Any:
+        first = next(y for y in tree_leaves(side.call(x)) if isinstance(y, Tensor))
+        return side.call(x + first.mean())
+
+    side.train(side.images(seed), seed, forward)
+
+
+@step
+def in_a_thread(side: Side, seed: int) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            side.train(side.images(seed), seed)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+@step
+def evaluation_in_a_thread(side: Side, seed: int) -> None:
+    def forward(x: Tensor) -> Any:
+        outputs = side.call(x)
+
+        def run() -> None:
+            with torch.no_grad():
+                side.other(side.images(seed, shape=(6, 5)))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        return outputs
+
+    side.train(side.images(seed), seed, forward)
+
+
+@step
+def a_copy_of_the_model(side: Side, seed: int) -> None:
+    """It takes a step of its own, between forward and backward."""
+    twin: Any = None
+
+    def forward(x: Tensor) -> Any:
+        nonlocal twin
+        outputs = side.call(x)
+        twin = copy.deepcopy(side.model)
+        twin.zero_grad()
+        side.loss(side.call(x, twin), seed).backward()
+        side.show("copy's gradient", [y.grad for y in twin.parameters()])
+        return outputs
+
+    side.train(side.images(seed), seed, forward)
+
+
+# --- backward ---
+@step
+def a_loss_of_one_output(side: Side, seed: int) -> None:
+    for index in range(2):
+        side.train(side.images(seed + index), seed, first=True)
+
+
+@step
+def sums(side: Side, seed: int) -> None:
+    """Gradients of outputs that are expanded from one element."""
+    for index in range(2):
+        outputs = side.call(side.images(seed + index))
+        leaves = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.requires_grad]
+        if leaves:
+            side.backward(sum((x.sum() for x in leaves), torch.zeros((), device=side.device)) / 16)
+            side.update()
+
+
+@step
+def sums_while_another_forward_waits(side: Side, seed: int) -> None:
+    """The backward of expanded gradients goes PyTorch's way in the middle of a step."""
+    outputs = side.call(side.images(seed))
+    other = side.other(side.images(seed + 1, shape=(6, 5)))
+    leaves = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.requires_grad]
+    for x in leaves:
+        x.register_hook(lambda grad: grad.new_full((), 0.1).expand(grad.shape))
+    side.backward(side.loss(outputs, seed))
+    other.sum().backward()
+    side.other.zero_grad()
+    side.update()
+
+
+@step
+def turned_gradients(side: Side, seed: int) -> None:
+    """Gradients of outputs with other strides than the outputs."""
+
+    def turn(grad: Tensor) -> Tensor:
+        order = list(reversed(range(grad.dim())))
+        return grad.permute(order).contiguous().permute(order)
+
+    def forward(x: Tensor) -> Any:
+        outputs = side.call(x)
+        for y in tree_leaves(outputs):
+            if isinstance(y, Tensor) and y.requires_grad and not y.is_leaf:
+                y.register_hook(turn)
+        return outputs
+
+    side.train(side.images(seed), seed, forward)
+
+
+@step
+def gradients_of_some(side: Side, seed: int) -> None:
+    loss = side.loss(side.call(side.images(seed)), seed)
+    some = [x for x in side.model.parameters() if x.requires_grad][:: 1 + seed % 3]
+    if loss.requires_grad:
+        side.show("gradient of some", torch.autograd.grad(loss, some, allow_unused=True), holds=True)
+
+
+@step
+def backward_into_some(side: Side, seed: int) -> None:
+    loss = side.loss(side.call(side.images(seed)), seed)
+    some = [x for x in side.model.parameters() if x.requires_grad][:: 1 + seed % 3]
+    if loss.requires_grad:
+        side.backward(loss, inputs=some)
+        side.update()
+
+
+@may_refuse
+def backward_again(side: Side, seed: int) -> None:
+    loss = side.loss(side.call(side.images(seed)), seed)
+    side.backward(loss, retain_graph=True)
+    side.backward(loss)
+    side.update()
+
+
+@may_refuse
+def backward_too_often(side: Side, seed: int) -> None:
+    loss = side.loss(side.call(side.images(seed)), seed)
+    side.backward(loss)
+    side.backward(loss)
+
+
+@may_refuse
+def second_derivatives(side: Side, seed: int) -> None:
+    x = side.images(seed).requires_grad_()
+    loss = side.loss(side.call(x), seed)
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    side.backward(grad.square().sum())
+    side.update()
+
+
+@may_refuse
+def parameters_that_change_before_the_backward(side: Side, seed: int) -> None:
+    loss = side.loss(side.call(side.images(seed)), seed)
+    with torch.no_grad():
+        for parameter in list(side.model.parameters())[:: 1 + seed % 3]:
+            parameter.mul_(1.1)
+    side.backward(loss)
+    side.update()
+
+
+@step
+def outputs_that_change(side: Side, seed: int) -> None:
+    """In place, after what needs them was computed, and as part of it."""
+
+    def forward(x: Tensor) -> Any:
+        first = next(y for y in tree_leaves(side.call(x)) if isinstance(y, Tensor) and y.is_floating_point())
+        return first.clone() if first.is_leaf or first._is_view() else first.mul_(2)
+
+    side.train(side.images(seed), seed, forward)
+
+
+@step
+def outputs_that_are_overwritten(side: Side, seed: int) -> None:
+    outputs = side.call(side.images(seed))
+    loss = side.loss(outputs, seed).clone()
+    side.backward(loss)
+    for y in tree_leaves(outputs):
+        if isinstance(y, Tensor) and not y.is_leaf:
+            y.detach().zero_()
+    side.update()
+    side.train(side.images(seed + 1), seed)
+
+
+@step
+def outputs_that_keep_gradients(side: Side, seed: int) -> None:
+    def forward(x: Tensor) -> Any:
+        outputs = side.call(x)
+        for y in tree_leaves(outputs):
+            if isinstance(y, Tensor) and y.requires_grad:
+                y.retain_grad()
+                kept.append(y)
+        return outputs
+
+    kept: list[Tensor] = []
+    side.train(side.images(seed), seed, forward)
+    side.show("output's gradient", [y.grad for y in kept if y.grad is not None and not y.is_leaf], holds=True)
+
+
+# --- errors ---
+@step
+def an_error_after_the_forward(side: Side, seed: int) -> None:
+    side.loss(side.call(side.images(seed)), seed)
+    raise StopError
+
+
+@step
+def an_error_in_the_backward(side: Side, seed: int) -> None:
+    def stop(grad: Tensor) -> None:
+        raise StopError
+
+    outputs = side.call(side.images(seed))
+    loss = side.loss(outputs, seed)
+    if loss.requires_grad:
+        (
+            loss if seed % 2 else next(x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.requires_grad)
+        ).register_hook(stop)
+    side.backward(loss)
+
+
+@step
+def an_error_behind_the_backward(side: Side, seed: int) -> None:
+    """In a hook of a parameter: how far the backward came is not promised."""
+
+    def stop(grad: Tensor) -> None:
+        raise StopError
+
+    parameter = random.Random(seed).choice([x for x in side.model.parameters() if x.requires_grad])
+    handle = parameter.register_hook(stop)
+    with contextlib.closing(contextlib.ExitStack()) as stack:
+        stack.callback(handle.remove)
+        side.backward(side.loss(side.call(side.images(seed)), seed))
+
+
+@step
+def an_error_in_the_forward(side: Side, seed: int) -> None:
+    side.call(side.images(seed)[:, :2])
+
+
+# --- hooks of what autograd saves ---
+@step
+def checkpointed(side: Side, seed: int) -> None:
+    reentrant = seed % 2 == 0
+
+    def forward(x: Tensor) -> Any:
+        return checkpoint(side.call, x.requires_grad_(), use_reentrant=reentrant)
+
+    with set_checkpoint_early_stop(False):  # which would leave out what changes buffers after the last saved tensor
+        for index in range(2):
+            side.train(side.images(seed + index), seed, forward)
+
+
+@step
+def saved_by_hooks(side: Side, seed: int) -> None:
+    def forward(x: Tensor) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(lambda y: y.clone(), lambda y: y):
+            return side.call(x)
+
+    side.train(side.images(seed), seed, forward)
+
+
+@step
+def saved_on_the_host(side: Side, seed: int) -> None:
+    with torch.autograd.graph.save_on_cpu():
+        side.train(side.images(seed), seed)
+
+
+# --- autocast ---
+@step
+def other_autocast(side: Side, seed: int) -> None:
+    side.options.autocast = not side.options.autocast
+    for index in range(2):
+        side.train(side.images(seed + index), seed)
+    side.options.autocast = not side.options.autocast

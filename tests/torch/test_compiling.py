@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import genesis.torch
 from genesis.errors import DTypeError
-from genesis.torch import capturing, compiling, outstanding, recordings
+from genesis.torch import captured_graphs, capturing, compiling, outstanding, recordings
 from tests.torch.loops import (
     LOOPS,
     Net,
@@ -41,11 +41,13 @@ def _nothing_is_remembered() -> None:
 
 
 @pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> None:
+def replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **__: Replayed(graph))
-    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
-    monkeypatch.setattr(capturing, "_open_handles", lambda: None)
+    monkeypatch.setattr(captured_graphs, "is_captured", lambda how: True)
+    monkeypatch.setattr(captured_graphs, "_open_handles", lambda: None)
     monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
+    with torch._functorch.config.patch(enable_autograd_cache=False):  # nothing that Inductor compiled elsewhere
+        yield
 
 
 KEPT = (two_forwards, evaluation_that_forgot_no_grad)  # results that wait for backward, which Replayed overwrites
@@ -150,8 +152,10 @@ def test_forward_passes_without_backward_are_not_all_captured() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
-    monkeypatch.setattr(capturing, "_open_handles", lambda: None)  # results are copied out of Inductor's graphs too
+    monkeypatch.setattr(captured_graphs, "is_captured", lambda how: True)
+    monkeypatch.setattr(
+        captured_graphs, "_open_handles", lambda: None
+    )  # results are copied out of Inductor's graphs too
     model = Net()
     compiled = genesis.torch.compile(copy.deepcopy(model))
     agree(outcome(plain, compiled), outcome(plain, model))

@@ -14,7 +14,7 @@ from unittest import mock
 from torch import Tensor
 from torch._inductor import compile_fx, cudagraph_trees
 
-from genesis.torch import capturing, graph_trees, outstanding, replaying, step_plans
+from genesis.torch import captured_graphs, capturing, graph_trees, outstanding, replaying, step_plans
 
 
 @contextlib.contextmanager
@@ -23,8 +23,8 @@ def simulated() -> Iterator[Manager]:
     manager = Manager()
     places: list[tuple[object, str, object]] = [
         (compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how)),
-        (capturing, "is_captured", lambda how: True),
-        (capturing, "_open_handles", lambda: None),
+        (captured_graphs, "is_captured", lambda how: True),
+        (captured_graphs, "_open_handles", lambda: None),
         (capturing, "available", lambda compiler, _: compiler),
         (graph_trees, "_have_addresses", _have_addresses),
         (graph_trees, "manager", lambda device: manager),
@@ -32,6 +32,7 @@ def simulated() -> Iterator[Manager]:
         (step_plans, "_DEVICE", "cpu"),
     ]
     with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))  # of what Inductor compiled
         for place, name, what in places:
             stack.enter_context(mock.patch.object(place, name, what))
         yield manager

@@ -47,9 +47,9 @@ class _Half:
         inputs: the inputs of the graph that its captured part reads, in its order; None: all.
     """
 
-    def __init__(self, graph: fx.GraphModule, run: Run, maps: Sequence[object]) -> None:
+    def __init__(self, capturable: bool, run: Run, maps: Sequence[object]) -> None:
         self.run, self.inputs = run, None if not maps else list(getattr(maps[0], "input_index_mapping", ()))
-        self.is_whole = _is_capturable(graph) and (not maps or (len(maps) == 1 and None not in (self.inputs or ())))
+        self.is_whole = capturable and (not maps or (len(maps) == 1 and None not in (self.inputs or ())))
 
 
 Look = tuple[int, torch.Size, tuple[int, ...], torch.dtype]  # address, shape, strides
@@ -104,13 +104,12 @@ class Steps:
 
         return run
 
-    def captured(self, graph: fx.GraphModule, compiled: object, is_backward: bool) -> None:
-        """Inductor has compiled a half, and PyTorch is to capture it."""
+    def captured(self, capturable: bool, metadata: Metadata | None, compiled: object, is_backward: bool) -> None:
+        """Inductor has compiled a half, and PyTorch is to capture it. metadata: of the forward."""
         maps = getattr(compiled, "partition_maps", None) or ()
-        self._halves[is_backward] = _Half(graph, compiled, maps)  # type: ignore[arg-type]
-        context = torch._guards.TracingContext.try_get()
-        if not is_backward and context is not None:
-            self._metadata = context.fw_metadata
+        self._halves[is_backward] = _Half(capturable, compiled, maps)  # type: ignore[arg-type]
+        if not is_backward:
+            self._metadata = metadata
 
     def looks(self, given: Sequence[object]) -> list[Look | None]:
         """How the inputs of a half look, if it is to be known."""
@@ -235,7 +234,7 @@ def _is_ordinary(metadata: Metadata, num_results: int) -> bool:
     )
 
 
-def _is_capturable(graph: fx.GraphModule) -> bool:
+def is_capturable(graph: fx.GraphModule) -> bool:
     """Whether everything in a graph can run in a capture, so that nothing of it runs beside its captured part."""
     from torch._inductor import config
 

@@ -125,8 +125,7 @@ class Side:
         return self.options.holds in (*kinds, "everything")
 
     def autocast(self) -> Any:
-        narrow = torch.bfloat16
-        return torch.autocast(self.device, narrow, enabled=self.options.autocast and self.dtype is torch.float32)
+        return torch.autocast(self.device, torch.float16, enabled=self.options.autocast and self.dtype is torch.float32)
 
     def zero(self) -> None:
         way = self.options.zero

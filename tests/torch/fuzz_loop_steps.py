@@ -105,6 +105,13 @@ def images_that_change_before_the_backward(side: Side, seed: int) -> None:
     side.update()
 
 
+@step
+def two_sizes_in_turn(side: Side, seed: int) -> None:
+    """Both are recorded, as they come often."""
+    for index in range(8):
+        side.train(side.images(seed + index, 2 + index // 2 % 2), seed)
+
+
 # --- modes ---
 @step
 def evaluation(side: Side, seed: int) -> None:
@@ -342,6 +349,44 @@ def turned_gradients(side: Side, seed: int) -> None:
 
 
 @step
+def a_forward_in_a_hook(side: Side, seed: int) -> None:
+    """Of an output: another graph runs in the middle of the backward. Of a parameter: after ours."""
+
+    def run(_: Tensor) -> None:
+        with torch.no_grad():
+            side.other(side.images(seed, shape=(6, 5)))
+
+    def forward(x: Tensor) -> Any:
+        outputs = side.call(x)
+        leaves = [y for y in tree_leaves(outputs) if isinstance(y, Tensor) and y.requires_grad]
+        handles.extend(y.register_hook(run) for y in leaves)
+        return outputs
+
+    handles = [x.register_hook(run) for x in side.model.parameters() if x.requires_grad and seed % 3]
+    for index in range(2):
+        side.train(side.images(seed + index), seed, forward)
+    for handle in handles:
+        handle.remove()
+
+
+@step
+def on_another_stream(side: Side, seed: int) -> None:
+    if side.device != "cuda":
+        return side.train(side.images(seed), seed)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        side.train(side.images(seed), seed)
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+@step
+def anomalies_are_looked_for(side: Side, seed: int) -> None:
+    with torch.autograd.detect_anomaly():
+        side.train(side.images(seed), seed)
+
+
+@step
 def gradients_of_some(side: Side, seed: int) -> None:
     loss = side.loss(side.call(side.images(seed)), seed)
     some = [x for x in side.model.parameters() if x.requires_grad][:: 1 + seed % 3]
@@ -417,17 +462,18 @@ def outputs_that_are_overwritten(side: Side, seed: int) -> None:
 
 @step
 def outputs_that_keep_gradients(side: Side, seed: int) -> None:
+    """Of one output: if another depends on it inside of the model, a compiled one's gradient is without that."""
+
     def forward(x: Tensor) -> Any:
         outputs = side.call(x)
-        for y in tree_leaves(outputs):
-            if isinstance(y, Tensor) and y.requires_grad:
-                y.retain_grad()
-                kept.append(y)
+        if isinstance(outputs, Tensor):
+            outputs.retain_grad()
+            kept.append(outputs)
         return outputs
 
     kept: list[Tensor] = []
     side.train(side.images(seed), seed, forward)
-    side.show("output's gradient", [y.grad for y in kept if y.grad is not None and not y.is_leaf], holds=True)
+    side.show("output's gradient", [y.grad for y in kept], holds=True)
 
 
 # --- errors ---
@@ -485,8 +531,12 @@ def checkpointed(side: Side, seed: int) -> None:
 
 @step
 def saved_by_hooks(side: Side, seed: int) -> None:
+    def copied(x: Tensor) -> Tensor:
+        """With its strides, which Inductor's code takes for granted."""
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
     def forward(x: Tensor) -> Any:
-        with torch.autograd.graph.saved_tensors_hooks(lambda y: y.clone(), lambda y: y):
+        with torch.autograd.graph.saved_tensors_hooks(copied, lambda y: y):
             return side.call(x)
 
     side.train(side.images(seed), seed, forward)
@@ -494,8 +544,9 @@ def saved_by_hooks(side: Side, seed: int) -> None:
 
 @step
 def saved_on_the_host(side: Side, seed: int) -> None:
+    x = side.images(seed).clone(memory_format=torch.contiguous_format)  # other strides are lost on the way
     with torch.autograd.graph.save_on_cpu():
-        side.train(side.images(seed), seed)
+        side.train(x, seed)
 
 
 # --- autocast ---

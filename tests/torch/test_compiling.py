@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch._inductor import compile_fx
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import genesis.torch
 from genesis.errors import DTypeError
-from genesis.torch import capturing, compiling, outstanding, recordings
+from genesis.torch import captured_graphs, capturing, compiling, outstanding, recordings
 from tests.torch.loops import (
     LOOPS,
     Net,
@@ -40,11 +41,13 @@ def _nothing_is_remembered() -> None:
 
 
 @pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> None:
+def replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda graph, *_, **__: Replayed(graph))
-    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
-    monkeypatch.setattr(capturing, "_open_handles", lambda: None)
+    monkeypatch.setattr(captured_graphs, "is_captured", lambda how: True)
+    monkeypatch.setattr(captured_graphs, "_open_handles", lambda: None)
     monkeypatch.setattr(capturing, "available", lambda compiler, _: compiler)
+    with torch._functorch.config.patch(enable_autograd_cache=False):  # nothing that Inductor compiled elsewhere
+        yield
 
 
 KEPT = (two_forwards, evaluation_that_forgot_no_grad)  # results that wait for backward, which Replayed overwrites
@@ -149,8 +152,10 @@ def test_forward_passes_without_backward_are_not_all_captured() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(capturing, "is_captured", lambda how: True)
-    monkeypatch.setattr(capturing, "_open_handles", lambda: None)  # results are copied out of Inductor's graphs too
+    monkeypatch.setattr(captured_graphs, "is_captured", lambda how: True)
+    monkeypatch.setattr(
+        captured_graphs, "_open_handles", lambda: None
+    )  # results are copied out of Inductor's graphs too
     model = Net()
     compiled = genesis.torch.compile(copy.deepcopy(model))
     agree(outcome(plain, compiled), outcome(plain, model))
@@ -219,6 +224,40 @@ def test_a_batch_that_comes_once_is_not_recorded() -> None:
     for _ in range(2):
         model(batch(0, 3)[0])
     assert len(report.graphs) == 2
+
+
+@pytest.mark.parametrize(("reentrant", "graphs"), [(False, 1), (True, 2)])
+def test_a_checkpoint_computes_again_what_ran_eagerly(reentrant: bool, graphs: int) -> None:
+    """A batch of a new kind comes twice in a row then, and the second time must not be recorded."""
+
+    def loop(model: nn.Module) -> Steps:
+        for size in (4, 3, 4, 2):
+            x, y = batch(size, size)
+            F.cross_entropy(checkpoint(model, x.requires_grad_(), use_reentrant=reentrant), y).backward()
+            yield from [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")
+    agree(outcome(loop, compiled), outcome(loop, model))
+    assert len(genesis.torch.report(compiled).graphs) == graphs
+
+
+@pytest.mark.parametrize("part", ["", "stem.1"])
+def test_hooks_that_are_registered_later(part: str) -> None:
+    def loop(model: nn.Module) -> Steps:
+        module = model.get_submodule(part)
+        yield from plain(model)
+        hooks = [
+            module.register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+            module.register_forward_hook(lambda module, args, output: output * 3),
+        ]
+        yield from plain(model)
+        for hook in hooks:
+            hook.remove()
+        yield from plain(model)
+
+    model = Net()
+    agree(outcome(loop, genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")), outcome(loop, model))
 
 
 def test_inputs_that_come_often_are_recorded_though_never_in_a_row() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +16,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.settings import override
+from genesis.torch import graph_trees, outstanding
 from tests.torch.loops import (
     LOOPS,
     Halves,
@@ -180,6 +183,53 @@ def test_parameters_that_move(short: nn.Module, steps: Counter[str]) -> None:
             each(x).sum().backward()
     agree({str(i): x for i, x in enumerate(grads(short))}, {str(i): x for i, x in enumerate(grads(model))})
     assert steps == {"forward": 2, "backward": 2}
+
+
+def test_expanded_gradients_after_another_graph(short: nn.Module, steps: Counter[str]) -> None:
+    """The backward goes PyTorch's way in the middle of a step; Inductor's code asserts the strides of what it reads."""
+    model, other, x = copy.deepcopy(short), genesis.torch.compile(Net()), batch(0)[0]
+    for _ in range(2):
+        with torch.no_grad():
+            other(x)
+        for _ in range(2):  # after which the trees are where they were
+            short(x).sum().backward()
+    steps.clear()
+    for each in (short, model):
+        each.zero_grad()
+        loss = each(x).sum()
+        with torch.no_grad():
+            other(x)
+        loss.backward()
+    torch.testing.assert_close(grads(short), grads(model))
+    assert (steps["forward"], steps["backward"]) == (1, 0)
+
+
+def test_a_step_that_is_given_up_is_not_held() -> None:
+    """Its arguments are another captured graph's results, whose backward would be waited for from then on."""
+    model = Halves()
+    genesis.torch.compile(model.generator)
+    genesis.torch.compile(model.discriminator)
+    for _ in range(3):
+        model.discriminator(model.generator(batch(0)[0]))
+        gc.collect()
+        assert not outstanding.any_waits()
+
+
+def test_a_thread_has_trees_of_its_own() -> None:
+    from torch._inductor import cudagraph_trees
+
+    found: list[object] = []
+
+    def run() -> None:
+        for _ in range(2):
+            graph_trees.open_thread()
+            found.append(getattr(cudagraph_trees.local, "tree_manager_containers", None))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [{}, {}]
+    assert found[0] is found[1] is not cudagraph_trees.local.tree_manager_containers
 
 
 def test_second_derivatives_are_an_error(short: nn.Module) -> None:

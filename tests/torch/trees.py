@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-import torch
 from torch import Tensor
 from torch._inductor import compile_fx, cudagraph_trees
 
-from genesis.torch import capturing, graph_trees, outstanding, replaying, step_plans
+from genesis.torch import captured_graphs, capturing, graph_trees, outstanding, replaying, step_plans
 
 
 @contextlib.contextmanager
@@ -24,8 +23,8 @@ def simulated() -> Iterator[Manager]:
     manager = Manager()
     places: list[tuple[object, str, object]] = [
         (compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how)),
-        (capturing, "is_captured", lambda how: True),
-        (capturing, "_open_handles", lambda: None),
+        (captured_graphs, "is_captured", lambda how: True),
+        (captured_graphs, "_open_handles", lambda: None),
         (capturing, "available", lambda compiler, _: compiler),
         (graph_trees, "_have_addresses", _have_addresses),
         (graph_trees, "manager", lambda device: manager),
@@ -33,6 +32,7 @@ def simulated() -> Iterator[Manager]:
         (step_plans, "_DEVICE", "cpu"),
     ]
     with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))  # of what Inductor compiled
         for place, name, what in places:
             stack.enter_context(mock.patch.object(place, name, what))
         yield manager
@@ -112,9 +112,11 @@ class Node:
         ]
         self.static_input_data_ptrs = [x.data_ptr() if i in self.static_input_idxs else None for i, x in _all(inputs)]
         self.non_static_input_idx = [i for i in range(len(inputs)) if i not in self.static_input_idxs]
-        self.expanded_dims: list[list[int]] = [[] for _ in inputs]
+        self.expanded_dims = [compile_fx.get_expanded_dims(x) for x in inputs]
         static = self.static_input_idxs
-        self.reconstructed_inputs = [x.detach() if i in static else x.detach().clone() for i, x in _all(inputs)]
+        self.reconstructed_inputs = [
+            x.detach() if i in static else compile_fx.static_input(x.detach()) for i, x in _all(inputs)
+        ]
         self.cached_tensor_outputs: list[Tensor | None] = []
         self.unaliased_in_all_paths: list[bool] = []
         self.graph = types.SimpleNamespace(replay=self.replay)
@@ -138,7 +140,8 @@ class Node:
 
     def run(self, inputs: list[Any]) -> list[Any]:
         for index in self.non_static_input_idx:
-            self.reconstructed_inputs[index].copy_(inputs[index])
+            one, other, dims = self.reconstructed_inputs[index], inputs[index], self.expanded_dims[index]
+            compile_fx.index_expanded_dims_and_copy_(one, other.detach(), dims)
         inputs.clear()
         self.replay()
         return list(self.cached_tensor_outputs)
@@ -147,7 +150,7 @@ class Node:
         self._manager.num_replayed += 1
         results = self._half.compute(list(self.reconstructed_inputs))
         if not self.cached_tensor_outputs:
-            self.cached_tensor_outputs = [torch.empty_like(x) for x in results]
+            self.cached_tensor_outputs = [compile_fx.static_input(x) for x in results]
             self.unaliased_in_all_paths = [True] * len(results)
         later = [node for nodes in self.children.values() for node in nodes]
         while later:

@@ -1,28 +1,27 @@
 """The backend of genesis.torch.compile: fuses Dynamo's graphs, compiles them, and captures them where that helps.
 
-Inductor compiles a graph's forward and backward, and on CUDA PyTorch's trees of CUDA graphs capture both. Their results
-lie in memory that the next replay overwrites, so what leaves a graph is copied here, and nobody holds anything else.
+Inductor compiles a graph's forward and backward, and on CUDA PyTorch's trees of CUDA graphs capture both; see
+captured_graphs.py. Another process finds what was compiled in PyTorch's caches; see graph_caches.py.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import itertools
 import logging
 import re
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, fx
 
 from genesis.fusion import Fusion
 from genesis.torch.activations import Function
-from genesis.torch.graph_passes import add_gradients_in_the_op, count_batches_at_once
+from genesis.torch.graph_caches import keeping, key
+from genesis.torch.graph_passes import count_batches_at_once
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.recordings import Recording, Recordings
 from genesis.torch.step_plans import Steps
@@ -40,9 +39,9 @@ class Backend:
         self._graphs: list[Waiting] = []
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Function:
-        from genesis.torch.dynamo import fuse_graph, guard_every_parameter
+        from genesis.torch.dynamo import fuse_graph, guard_what_changes
 
-        guard_every_parameter()
+        guard_what_changes()
         begun = time.perf_counter()
         recording = Recording(torch.is_grad_enabled(), *_why_it_ends(graph))
         plain = copy.deepcopy(graph)  # compilers own what they are given
@@ -59,6 +58,7 @@ class Backend:
             _logger.debug("a graph could not be compiled", exc_info=True)
             what = f"a part of {self.recordings.name} runs eagerly: {recording.obstacle}"
             warnings.warn(f"genesis.torch.compile: {what}", stacklevel=2)
+            recording.cached = False
             compiled = plain.forward
         recording.seconds = time.perf_counter() - begun
         self.recordings.graphs.append(recording)
@@ -75,24 +75,24 @@ class Backend:
         return self._by_inductor(graph, inputs, recording)
 
     def _by_inductor(self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording) -> Function:
-        from torch._functorch import config as functorch
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
+
+        from genesis.torch.captured_graphs import Compilation, compile_inner, compiling
 
         patches = dict(_MODES[self.mode] if self.mode in _MODES else list_mode_options(self.mode))
         if "cuda" not in _device_types(graph, inputs):
             patches.pop("triton.cudagraphs", None)
+        patches = {**patches, **self.options, **key(self.options)}
         tell_inductor()
         waiting = Waiting()
         steps = Steps(waiting)
         self._graphs.append(waiting)
-        inner = functools.partial(_compile_inner, recording, waiting, steps)
-        # The cache of AOTAutograd would bring back graphs without the copies. Backward is compiled at once, as here is
-        # where an obstacle can be dealt with.
-        with functorch.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True):
-            compiled: Function = compile_fx(
-                graph, inputs, inner_compile=inner, config_patches={**patches, **self.options}
-            )
+        compilation = Compilation(recording, waiting, steps)
+        inner = functools.partial(compile_inner, compilation)
+        recording.cached = True  # unless Inductor is asked
+        with keeping(graph, inputs, patches), compiling(compilation):
+            compiled: Function = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
         return steps.follow(compiled) if recording.captured and recording.with_gradients else compiled
 
     @property
@@ -183,93 +183,6 @@ def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:
     frame = reason.user_stack[-1] if reason.user_stack else None
     lines = [line.strip() for line in str(reason.reason).strip().splitlines() if line.strip()]
     return " ".join(lines[:1]), f"{frame.filename}:{frame.lineno}" if frame is not None else ""
-
-
-def _compile_inner(
-    recording: Recording, waiting: Waiting, steps: Steps, graph: fx.GraphModule, inputs: Sequence[object],
-    **how: object,
-) -> object:  # fmt: skip
-    """Inductor's compile_fx_inner, and copies of what leaves a captured graph."""
-    from torch._inductor.compile_fx import compile_fx_inner
-
-    if how.get("is_backward") and add_gradients_in_the_op(graph.graph):
-        graph.recompile()
-    outputs = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
-    is_node = [isinstance(x, fx.Node) and x.op != "placeholder" for x in outputs.args[0]]
-    visible = outputs.meta.get("user_visible_output_idxs") or ()
-    leaving = [index for index in visible if is_node[index]]
-    compiled = compile_fx_inner(graph, inputs, **how)
-    if not is_captured(how):
-        return compiled
-    recording.captured = True
-    is_backward = how.get("is_backward", False)
-    is_forward = not is_backward and not how.get("is_inference", False)
-    if is_backward or is_forward:
-        steps.captured(graph, compiled, bool(is_backward))
-    run: Callable[[list[object]], Sequence[object]] = compiled.current_callable
-
-    num_calls = itertools.count()
-
-    def call(inputs: list[object]) -> list[object]:
-        if next(num_calls) == 1:  # PyTorch records at the second call
-            _settle()
-        _open_handles()
-        looks = steps.looks(inputs)
-        results = list(run(inputs))
-        if is_backward:
-            waiting.num_forwards = 0
-            steps.ran_backward(looks, results)
-        elif is_forward:
-            waiting.num_forwards += 1
-            steps.ran_forward(looks, results)
-        _copy(results, leaving)
-        return results
-
-    compiled.current_callable = call
-    return compiled
-
-
-def is_captured(how: dict[str, object]) -> bool:
-    """Whether Inductor has handed a graph to PyTorch's trees of CUDA graphs."""
-    cudagraphs = how.get("cudagraphs")
-    return cudagraphs is not None and bool(cudagraphs)
-
-
-def _settle() -> None:
-    """Better kernels that are being built would come too late for a capture."""
-    planner = sys.modules.get("genesis.backends.cuda.engine.planner")
-    if planner is not None:
-        planner.settle()
-
-
-def _open_handles() -> None:
-    """PyTorch makes a cuBLAS handle per thread, which no capture permits: a checkpoint's second forward comes in
-    autograd's thread, and may be captured before anything else of cuBLAS ran there."""
-    device = torch.cuda.current_device()
-    if device not in _opened.devices:
-        torch.cuda.current_blas_handle()
-        _opened.devices.add(device)
-
-
-class _Opened(threading.local):
-    def __init__(self) -> None:
-        self.devices: set[int] = set()
-
-
-_opened = _Opened()
-
-
-def _copy(results: list[object], leaving: Sequence[int]) -> None:
-    """Put copies in the place of results, one for each tensor."""
-    tensors = {id(x): x for x in (results[index] for index in leaving) if isinstance(x, Tensor)}
-    originals = list(tensors.values())
-    if not originals:
-        return
-    copies = [torch.empty_like(x) for x in originals]
-    torch._foreach_copy_(copies, originals)
-    by_original = dict(zip(tensors, copies, strict=True))
-    for index in leaving:
-        results[index] = by_original.get(id(results[index]), results[index])
 
 
 # --- what PyTorch says ---

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from genesis.errors import DTypeError, describe
-from genesis.torch import outstanding
+from genesis.torch import graph_trees, outstanding
 from genesis.torch.activations import Function
+from genesis.torch.modes import saved_tensors_hooks
 from genesis.torch.recordings import Recordings, Target
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Compiled(Target):
         if why_not:
             self.recordings.eager_calls[why_not] += 1
             return self._plain(*args, **kwargs)
+        graph_trees.open_thread()
         outstanding.before_call()
         results = self._run(*args, **kwargs)
         if self._backend is not None and self._backend.captures and torch.is_grad_enabled():
@@ -172,8 +174,8 @@ class _Kinds:
         last, self._last = self._last, kind
         if kind in self._recorded:
             return True
-        if torch._C._current_graph_task_id() >= 0:
-            return False  # a checkpoint computes again what ran eagerly, and has to find the same
+        if torch._C._current_graph_task_id() >= 0 and saved_tensors_hooks(True) is not None:
+            return False  # a checkpoint computes again what ran eagerly, and has to save the same
         number = self._seen[kind] = self._seen.get(kind, 0) + 1
         if mode in self._modes and kind != last and number < _WORTH_IT:
             if len(self._seen) > _MOST_KINDS:

@@ -24,6 +24,7 @@ from genesis.records import ConvGeometry, Windows
 from genesis.torch import activations, bridge, pooling
 from genesis.torch import conv_act as conv_act  # registers an op
 from genesis.torch import graph_ops as graph_ops  # registers another
+from genesis.torch.graph_caches import key
 from genesis.torch.graph_norms import replace_group_norms
 from genesis.torch.graph_pools import count_elements
 from genesis.torch.graph_scales import folded, name_values_once, scaled_by
@@ -71,23 +72,24 @@ def genesis(
         >>> compiled(torch.ones(2, 3, 8, 8)).shape
         torch.Size([2, 8, 6, 6])
     """
-    guard_every_parameter()
+    guard_what_changes()
     _logger.info("%s", fuse_graph(graph))
     options = dict(options or {})
     name = options.pop("compiler", "inductor")
     if name == "inductor":
         tell_inductor()
-        return torch._TorchCompileInductorWrapper(mode or "default", options, None)(graph, inputs)
+        return torch._TorchCompileInductorWrapper(mode or "default", {**options, **key(options)}, None)(graph, inputs)
     from torch._dynamo.backends.registry import lookup_backend
 
     return lookup_backend(name)(graph, inputs, **options)
 
 
-def guard_every_parameter() -> None:
-    """Make Dynamo check requires_grad of every parameter at each call.
+def guard_what_changes() -> None:
+    """Make Dynamo check requires_grad of every parameter and the hooks of every module at each call.
 
     Before PyTorch 2.13 it passes over parameters whose module holds the very same ones as before: unfrozen ones got no
-    gradient, without a word. Called by backends, as guards are built after a graph is compiled.
+    gradient, without a word; and hooks that are registered later are not called, in any version. Called by backends, as
+    guards are built after a graph is compiled.
     """
     if torch.__version__ < (2, 13):
         torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = False
@@ -387,9 +389,10 @@ def _operands(
 def _in_order(graph: fx.Graph, result: fx.Node, like: fx.Node) -> fx.Node:
     """The channels-last result of an op in the order of memory of the node that it replaces."""
     strides = _tensor(like).stride()
-    if not (isinstance(strides[1], int) and strides[1] == 1):
-        result = graph.call_method("contiguous", (result,))
     result.meta["example_value"] = _value(like)
+    if not (isinstance(strides[1], int) and strides[1] == 1):
+        result = graph.call_method("contiguous", (result,))  # of what AOTAutograd's cache must know to be a tensor
+        result.meta["example_value"] = _value(like)
     return result
 
 

@@ -8,6 +8,8 @@ is False, and every step goes PyTorch's own way.
 from __future__ import annotations
 
 import sys
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
@@ -59,6 +61,16 @@ def manager(device: int) -> Manager | None:
     """The manager of a device; None if nothing has been captured there."""
     trees = sys.modules.get(_MODULE)
     return None if trees is None else cast("Manager | None", trees.get_manager(device, False))
+
+
+def open_thread() -> None:
+    """Give a thread of the program trees of its own, without which PyTorch 2.11 and older fail there."""
+    trees, name = sys.modules.get(_MODULE), "tree_manager_containers"
+    if trees is None or hasattr(trees.local, name) or torch._C._is_key_in_tls(name):
+        return
+    trees.local.tree_manager_containers, trees.local.tree_manager_locks = {}, defaultdict(threading.Lock)
+    for each in (name, "tree_manager_locks"):
+        torch._C._stash_obj_in_tls(each, getattr(trees.local, each))  # for autograd's threads
 
 
 def replayed(device: int) -> Node | None:

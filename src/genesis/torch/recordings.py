@@ -15,7 +15,8 @@ class Recording:
     """A graph that Dynamo recorded.
 
     break_reason, place: why it ends before the program does, and at which line; both are empty where it does not.
-    obstacle: why it runs eagerly. captured: by a CUDA graph.
+    obstacle: why it runs eagerly. captured: by a CUDA graph. cached: it was compiled before, maybe by another process,
+    and came from PyTorch's cache.
     """
 
     with_gradients: bool
@@ -24,13 +25,15 @@ class Recording:
     fusion: Fusion = field(default_factory=Fusion)
     compiler: str = ""
     captured: bool = False
+    cached: bool = False
     obstacle: str = ""
     seconds: float = 0.0
 
     def __str__(self) -> str:
         kind = "with gradients" if self.with_gradients else "without gradients"
         captured = ", captured" if self.captured else ""
-        how = f"eagerly, as {self.obstacle}" if self.obstacle else f"by {self.compiler}{captured}"
+        cached = ", from the cache" if self.cached else ""
+        how = f"eagerly, as {self.obstacle}" if self.obstacle else f"by {self.compiler}{captured}{cached}"
         lines = [f"{kind}, {how}, {self.seconds:.1f} s: {self.fusion}"]
         if self.break_reason:
             lines.append(f"  ends{f' at {self.place}' if self.place else ''}: {self.break_reason}")

@@ -47,24 +47,28 @@ class _Half:
         inputs: the inputs of the graph that its captured part reads, in its order; None: all.
     """
 
-    def __init__(self, graph: fx.GraphModule, run: Run, maps: Sequence[object]) -> None:
+    def __init__(self, capturable: bool, run: Run, maps: Sequence[object]) -> None:
         self.run, self.inputs = run, None if not maps else list(getattr(maps[0], "input_index_mapping", ()))
-        self.is_whole = _is_capturable(graph) and (not maps or (len(maps) == 1 and None not in (self.inputs or ())))
+        self.is_whole = capturable and (not maps or (len(maps) == 1 and None not in (self.inputs or ())))
 
 
 Look = tuple[int, torch.Size, tuple[int, ...], torch.dtype]  # address, shape, strides
 
 
 class _Seen:
-    """A step in PyTorch's way. It holds no tensor of the graphs, as the trees look at what is alive.
+    """A step in PyTorch's way. It holds no tensor: the trees look at what is alive, and an argument may hold another
+    captured graph's pass, which would wait for its backward for ever if this step's does not come.
 
     Attributes:
+        own: how the arguments look; needs: whether they need a gradient.
         outputs: each of the forward's results as an output of its captured part; None: it is none of them.
         looks: how they look.
     """
 
     def __init__(self, args: tuple[object, ...]) -> None:
-        self.args, self.num_results = args, 0
+        self.own, self.num_results = [_look(x) for x in args], 0
+        self.needs = [isinstance(x, Tensor) and x.requires_grad for x in args]
+        self.device = next((x.device for x in args if isinstance(x, Tensor)), None)
         self.forward: Node | None = None
         self.given: list[Look | None] = []
         self.outputs: list[Output | None] = []
@@ -100,13 +104,12 @@ class Steps:
 
         return run
 
-    def captured(self, graph: fx.GraphModule, compiled: object, is_backward: bool) -> None:
-        """Inductor has compiled a half, and PyTorch is to capture it."""
+    def captured(self, capturable: bool, metadata: Metadata | None, compiled: object, is_backward: bool) -> None:
+        """Inductor has compiled a half, and PyTorch is to capture it. metadata: of the forward."""
         maps = getattr(compiled, "partition_maps", None) or ()
-        self._halves[is_backward] = _Half(graph, compiled, maps)  # type: ignore[arg-type]
-        context = torch._guards.TracingContext.try_get()
-        if not is_backward and context is not None:
-            self._metadata = context.fw_metadata
+        self._halves[is_backward] = _Half(capturable, compiled, maps)  # type: ignore[arg-type]
+        if not is_backward:
+            self._metadata = metadata
 
     def looks(self, given: Sequence[object]) -> list[Look | None]:
         """How the inputs of a half look, if it is to be known."""
@@ -140,13 +143,11 @@ def _facts(
 ) -> Facts | None:
     """Find what is constant in the steps; None where a graph is out of the ordinary."""
     backward, given, gradients = last
-    forward, args = seen.forward, [x for x in seen.args if isinstance(x, Tensor)]
-    number = seen.num_results
+    forward, own, number = seen.forward, seen.own, seen.num_results
     assert forward is not None
     if not (all(half.is_whole for half in halves.values()) and _is_ordinary(metadata, number)):
         return None
-    own = [_look(x) for x in args]
-    if not len(args) == len(seen.args) == len(gradients) or own != seen.given or None in own:
+    if len(own) != len(gradients) or own != seen.given or None in own:
         return None
     shown, saved = seen.outputs[:number], [x for x in seen.outputs[number:] if x is not None]
     looks = [look for x, look in zip(seen.outputs[number:], seen.looks[number:], strict=True) if x is not None]
@@ -157,7 +158,7 @@ def _facts(
     known |= {look: Source(CONSTANT, index) for index, look in enumerate(empty)}
     sources = [known.get(x) for x in given[:first]] + [Source(TANGENT, index) for index in range(number)]
     ours = _outputs(backward, gradients)
-    leaves = [i for i, x in enumerate(args) if x.requires_grad]
+    leaves = [i for i, needs in enumerate(seen.needs) if needs]
     wanted = [i for i, x in enumerate(gradients) if x is not None]
     found = [x for x in sources if x is not None]
     if (
@@ -168,7 +169,7 @@ def _facts(
         or any(node.expanded_dims[i] for node in (forward, backward) for i in node.non_static_input_idx)
     ):
         return None
-    reads, part = halves[False].inputs or list(range(len(args))), halves[True].inputs or list(range(len(given)))
+    reads, part = halves[False].inputs or list(range(len(own))), halves[True].inputs or list(range(len(given)))
     copied = [found[part[i]] for i in backward.non_static_input_idx]
     lies = {reads[i] for i in forward.static_input_idxs}  # where it lay: what plans ask of arguments
     if any(
@@ -186,7 +187,7 @@ def _facts(
         [x for x in shown if x is not None], saved, list(metadata.mutated_graph_handled_indices_seen_by_autograd),
         leaves, [ours[leaf] for leaf in leaves], kept, found, copied, halves[True].run,
         metadata.bw_donated_idxs != [],
-        [torch.empty_strided(shape, strides, dtype=dtype, device=args[0].device) for _, shape, strides, dtype in empty],
+        [torch.empty_strided(shape, strides, dtype=dtype, device=seen.device) for _, shape, strides, dtype in empty],
     )  # fmt: skip
 
 
@@ -233,7 +234,7 @@ def _is_ordinary(metadata: Metadata, num_results: int) -> bool:
     )
 
 
-def _is_capturable(graph: fx.GraphModule) -> bool:
+def is_capturable(graph: fx.GraphModule) -> bool:
     """Whether everything in a graph can run in a capture, so that nothing of it runs beside its captured part."""
     from torch._inductor import config
 

@@ -1,0 +1,180 @@
+"""Graphs that Inductor has compiled and PyTorch captures, with copies of what leaves them.
+
+A captured graph's results lie in memory that its next replay overwrites. So results and gradients are copied here, and
+nobody holds anything else. AOTAutograd's cache keeps compiled graphs on the disk, and brings them back in another
+process without asking Inductor, so that what is to be copied is kept with them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch._inductor.output_code import CompiledFxGraph
+
+from genesis.torch.graph_passes import add_gradients_in_the_op
+from genesis.torch.recordings import Recording
+from genesis.torch.replaying import Counter
+from genesis.torch.step_plans import Metadata, Steps, is_capturable
+
+
+class Compilation(NamedTuple):
+    """The compilation of one of Dynamo's graphs: its report, its counter, its steps."""
+
+    recording: Recording
+    waiting: Counter
+    steps: Steps
+
+
+_underway: ContextVar[Compilation | None] = ContextVar("_underway", default=None)
+
+
+@contextmanager
+def compiling(compilation: Compilation) -> Iterator[None]:
+    """Within it, the graphs that come from the cache belong to a compilation."""
+    token = _underway.set(compilation)
+    try:
+        yield
+    finally:
+        _underway.reset(token)
+
+
+class GraphFacts(NamedTuple):
+    """What is known of a graph before Inductor compiles it.
+
+    Attributes:
+        mode: "forward", "backward" or "inference".
+        leaving: the outputs that the program gets, but for those that are inputs.
+        is_capturable: whether a capture has all of it.
+        metadata: of the forward, AOTAutograd's; None where that is not known.
+    """
+
+    mode: str
+    leaving: list[int]
+    is_capturable: bool
+    metadata: Metadata | None
+
+
+class CapturedGraph(CompiledFxGraph):
+    """A graph that Inductor has compiled. After it has been read from the cache, it is followed as it was at first."""
+
+    facts: GraphFacts
+
+    def post_compile(self, *args: object) -> None:
+        """Called by PyTorch after it has read the graph; how is the last argument."""
+        super().post_compile(*args)
+        how, compilation = args[-1], _underway.get()
+        assert isinstance(how, dict)
+        if compilation is None:
+            raise RuntimeError("this graph was compiled by genesis.torch.compile, and is of no use elsewhere")
+        if is_captured(how):
+            _follow(self, self.facts, compilation)
+
+
+def compile_inner(
+    compilation: Compilation, graph: fx.GraphModule, inputs: Sequence[object], **how: object
+) -> object:  # fmt: skip
+    """Inductor's compile_fx_inner, and copies of what leaves a captured graph."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    compilation.recording.cached = False
+    if how.get("is_backward") and add_gradients_in_the_op(graph.graph):
+        graph.recompile()
+    facts = _facts(graph, how)  # now: Inductor changes the graph
+    compiled = compile_fx_inner(graph, inputs, **how)
+    if type(compiled) is CompiledFxGraph:
+        compiled.__class__ = CapturedGraph
+        compiled.facts = facts
+    if is_captured(how):
+        _follow(compiled, facts, compilation)
+    return compiled
+
+
+def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
+    outputs = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    is_node = [isinstance(x, fx.Node) and x.op != "placeholder" for x in outputs.args[0]]
+    visible = outputs.meta.get("user_visible_output_idxs") or ()
+    leaving = [index for index in visible if is_node[index]]
+    mode = "backward" if how.get("is_backward") else "inference" if how.get("is_inference") else "forward"
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None and mode == "forward" else None
+    return GraphFacts(mode, leaving, is_capturable(graph), metadata)
+
+
+def is_captured(how: dict[str, object]) -> bool:
+    """Whether Inductor has handed a graph to PyTorch's trees of CUDA graphs."""
+    cudagraphs = how.get("cudagraphs")
+    return cudagraphs is not None and bool(cudagraphs)
+
+
+def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilation) -> None:
+    """Put what is to be done around each replay into the place of a captured graph's function."""
+    recording, waiting, steps = compilation
+    recording.captured = True
+    mode, leaving = facts.mode, facts.leaving
+    if mode != "inference":
+        steps.captured(facts.is_capturable, facts.metadata, compiled, mode == "backward")
+    assert compiled.current_callable is not None
+    run: Callable[[list[object]], Sequence[object]] = compiled.current_callable
+    num_calls = itertools.count()
+
+    def call(inputs: list[object]) -> list[object]:
+        if next(num_calls) == 1:  # PyTorch records at the second call
+            _settle()
+        _open_handles()
+        looks = steps.looks(inputs)
+        results = list(run(inputs))
+        if mode == "backward":
+            waiting.num_forwards = 0
+            steps.ran_backward(looks, results)
+        elif mode == "forward":
+            waiting.num_forwards += 1
+            steps.ran_forward(looks, results)
+        _copy(results, leaving)
+        return results
+
+    compiled.current_callable = call
+
+
+def _settle() -> None:
+    """Better kernels that are being built would come too late for a capture."""
+    planner = sys.modules.get("genesis.backends.cuda.engine.planner")
+    if planner is not None:
+        planner.settle()
+
+
+def _open_handles() -> None:
+    """PyTorch makes a cuBLAS handle per thread, which no capture permits: a checkpoint's second forward comes in
+    autograd's thread, and may be captured before anything else of cuBLAS ran there."""
+    device = torch.cuda.current_device()
+    if device not in _opened.devices:
+        torch.cuda.current_blas_handle()
+        _opened.devices.add(device)
+
+
+class _Opened(threading.local):
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+
+
+_opened = _Opened()
+
+
+def _copy(results: list[object], leaving: Sequence[int]) -> None:
+    """Put copies in the place of results, one for each tensor."""
+    tensors = {id(x): x for x in (results[index] for index in leaving) if isinstance(x, Tensor)}
+    originals = list(tensors.values())
+    if not originals:
+        return
+    copies = [torch.empty_like(x) for x in originals]
+    torch._foreach_copy_(copies, originals)
+    by_original = dict(zip(tensors, copies, strict=True))
+    for index in leaving:
+        results[index] = by_original.get(id(results[index]), results[index])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import torch
 from torch import Tensor
 from torch._inductor import compile_fx, cudagraph_trees
 

@@ -348,9 +348,12 @@ def turned_gradients(side: Side, seed: int) -> None:
     side.train(side.images(seed), seed, forward)
 
 
-@step
+@may_refuse
 def a_forward_in_a_hook(side: Side, seed: int) -> None:
-    """Of an output: another graph runs in the middle of the backward. Of a parameter: after ours."""
+    """Of an output: another graph runs in the middle of the backward. Of a parameter: after ours.
+
+    Where outputs are views of others the backward has several beginnings; a graph between two of them is refused.
+    """
 
     def run(_: Tensor) -> None:
         with torch.no_grad():

@@ -226,6 +226,18 @@ def test_a_batch_that_comes_once_is_not_recorded() -> None:
     assert len(report.graphs) == 2
 
 
+def test_two_passes_of_a_new_kind_for_one_backward() -> None:
+    def loop(model: nn.Module) -> Steps:
+        yield from plain(model)
+        for _ in range(3):
+            loss = (model(batch(1, 3)[0]) - model(batch(2, 3)[0])).square().mean()
+            loss.backward()
+            yield loss
+
+    model = Net()
+    agree(outcome(loop, genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager")), outcome(loop, model))
+
+
 @pytest.mark.parametrize(("reentrant", "graphs"), [(False, 1), (True, 2)])
 def test_a_checkpoint_computes_again_what_ran_eagerly(reentrant: bool, graphs: int) -> None:
     """A batch of a new kind comes twice in a row then, and the second time must not be recorded."""

@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
@@ -122,7 +123,10 @@ class Compiled(Target):
         why_not = self._why_not(args, kwargs)
         if why_not:
             self.recordings.eager_calls[why_not] += 1
-            return self._plain(*args, **kwargs)
+            results = self._plain(*args, **kwargs)
+            if self._kinds is not None and torch.is_grad_enabled():
+                self._kinds.wait_for(results)
+            return results
         graph_trees.open_thread()
         outstanding.before_call()
         results = self._run(*args, **kwargs)
@@ -165,6 +169,7 @@ class _Kinds:
         self._modes: set[tuple[bool, bool]] = set()
         self._seen: dict[_Kind, int] = {}
         self._last: _Kind = ()
+        self._waiting: weakref.WeakSet[_EagerPass] = weakref.WeakSet()
 
     def recorded(self, args: _Arguments, kwargs: _Keywords, model: nn.Module | None) -> bool:
         """Is this kind one that is recorded, or worth it? The first of each mode is; others if they come twice in a
@@ -177,13 +182,33 @@ class _Kinds:
         if torch._C._current_graph_task_id() >= 0 and saved_tensors_hooks(True) is not None:
             return False  # a checkpoint computes again what ran eagerly, and has to save the same
         number = self._seen[kind] = self._seen.get(kind, 0) + 1
-        if mode in self._modes and kind != last and number < _WORTH_IT:
+        # Two passes for one backward are both eager: a captured one changes, for autograd, what an eager one has saved.
+        if mode in self._modes and (kind != last or self._waiting) and number < _WORTH_IT:
             if len(self._seen) > _MOST_KINDS:
                 self._seen.clear()
             return False
         self._modes.add(mode)
         self._recorded.add(kind)
         return True
+
+    def wait_for(self, results: object) -> None:
+        """After an eager call with gradients."""
+        nodes = {x.grad_fn for x in tree_leaves(results) if isinstance(x, Tensor) and x.grad_fn is not None}
+        if nodes:
+            one = _EagerPass(self._waiting)
+            self._waiting.add(one)
+            for node in nodes:
+                node.register_prehook(one.begin_backward)
+
+
+class _EagerPass:
+    """An eager pass that waits for its backward, alive as long as the autograd graph of its results."""
+
+    def __init__(self, waiting: weakref.WeakSet[_EagerPass]) -> None:
+        self._waiting = waiting
+
+    def begin_backward(self, _: object) -> None:
+        self._waiting.discard(self)
 
 
 def _leaves(args: _Arguments, kwargs: _Keywords) -> Sequence[object]:

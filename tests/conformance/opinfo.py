@@ -52,6 +52,9 @@ def check_samples(op: Any, dtype: torch.dtype, device: str = "cpu", most: int | 
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     samples = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)))
     for number, sample in samples if most is None else _spread(samples, most):
+        if device == "cuda" and op.name in surface.ON_CPU_ONLY:
+            check_refused(ours, sample, "complex tensors are on the CPU only", device)
+            continue
         if refused(sample):
             check_refused(ours, sample, surface.DEVIATIONS[op.name][0], device)
             continue

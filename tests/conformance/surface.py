@@ -103,6 +103,11 @@ CALLS: dict[str, Callable[..., Any]] = {
 # Of as_strided: views of memory that the copies of the samples do not have.
 OTHER_FUNCTIONS = {("linalg.lstsq", "grad_oriented"), ("linalg.pinv", "singular"), ("as_strided", "partial_views")}
 
+# Complex numbers are on the CPU only: these take or give them.
+ON_CPU_ONLY = {
+    "cdouble", "cfloat", "complex", "polar", "stft", "istft", "view_as_complex", "view_as_real", "imag",
+    *(f"fft.{name}{kind}" for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft") for kind in ("", "2", "n")),
+}  # fmt: skip
 # name → (what we refuse on purpose, whether a sample asks for it); docs/deviations.md lists the same names.
 DEVIATIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "norm": ('`p="nuc"`; use `linalg.matrix_norm`', lambda sample: "nuc" in _values(sample)),

@@ -191,7 +191,7 @@ def test_wrong_registrations() -> None:
         net.add_module("new", 1)
     with pytest.raises(DTypeError, match="'data': expected a Tensor, got list"):
         nn.Parameter([1.0])
-    with pytest.raises(DTypeError, match="'requires_grad': expected a floating dtype"):
+    with pytest.raises(DTypeError, match="'requires_grad': expected a floating or complex dtype"):
         nn.Parameter(genesis.tensor([1]))
 
 

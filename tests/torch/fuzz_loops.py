@@ -31,9 +31,10 @@ from torch import Tensor, nn
 
 from genesis.settings import override
 from genesis.torch import outstanding
+from tests.torch.fuzz_loop_backward_steps import STEPS
 from tests.torch.fuzz_loop_changes import CHANGES
 from tests.torch.fuzz_loop_sides import Side, StopError, draw_options, pair
-from tests.torch.fuzz_loop_steps import MAY_REFUSE, STEPS
+from tests.torch.fuzz_loop_steps import MAY_REFUSE
 from tests.torch.trees import short_steps, simulated
 
 LOOPS, LENGTH = 3, 12

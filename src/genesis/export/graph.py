@@ -190,6 +190,8 @@ class Emitter:
         return x.value if x.dtype is dtype else self.convert(x.value, dtype)
 
     def convert(self, value: ir.Value, dtype: DType) -> ir.Value:
+        if dtype.is_complex:
+            raise self.refuse(f"no translation to {dtype.name}, which ONNX Runtime lacks")
         return self.op("Cast", value, to=int(element_type(dtype)))
 
     # --- sizes --------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def compiling(compilation: Compilation) -> Iterator[None]:
 
 
 class GraphFacts(NamedTuple):
-    """What is known of a graph before Inductor compiles it.
+    """The facts of a graph that are known before Inductor compiles it.
 
     Attributes:
         mode: "forward", "backward" or "inference".

@@ -24,7 +24,7 @@ _SAME_GRAPHS = ("debug", "cache_dir", "tune", "compilers")  # settings that no g
 
 
 def key(options: Mapping[str, object]) -> dict[str, object]:
-    """What Inductor's options are to be besides, so that only graphs of this Genesis with these settings are found.
+    """Inductor's further options, by which only graphs of this Genesis with these settings are found.
 
     Inductor makes the functions that are marked as cacheable a part of its keys, each with a text of its own.
     """

@@ -30,8 +30,9 @@ def run(commands: Iterable[Sequence[str]], processes: int, seconds: float = floa
     """Run commands, so many at a time, and begin none after so long; returns how many failed."""
     waiting, end, num_failed = collections.deque(commands), time.monotonic() + seconds, 0
     running: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="turns_") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="turns_", ignore_cleanup_errors=True) as name:
+        folder = Path(name) / "processes"
+        folder.mkdir()
         try:
             while running or waiting:
                 if waiting and time.monotonic() > end:
@@ -49,6 +50,8 @@ def run(commands: Iterable[Sequence[str]], processes: int, seconds: float = floa
                             _signal(folder, signal.SIGCONT)
         finally:
             _signal(folder, signal.SIGKILL)
+            for child in running:
+                child.wait()
     return num_failed
 
 

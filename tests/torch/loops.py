@@ -171,6 +171,16 @@ def frozen(model: Any) -> Steps:
     yield from plain(model)
 
 
+def a_later_part_freezes(model: Any) -> Steps:
+    """Both parts train in one backward; what is recorded anew must leave alone what the first keeps for it."""
+    for index in range(12):
+        model.discriminator.requires_grad_(index % 8 < 4)
+        x, y = batch(index)
+        model.zero_grad()
+        F.cross_entropy(model.discriminator(model.generator(x)), y).backward()
+        yield from [parameter.grad for parameter in model.generator.parameters()]
+
+
 def input_gradients(model: nn.Module) -> Steps:
     for index in range(3):
         x = batch(index)[0].requires_grad_()

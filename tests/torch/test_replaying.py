@@ -22,6 +22,7 @@ from tests.torch.loops import (
     Halves,
     Net,
     Steps,
+    a_later_part_freezes,
     adversarial,
     agree,
     batch,
@@ -98,12 +99,15 @@ def test_other_graphs_between_forward_and_backward(trees: Manager, steps: Counte
     assert steps["forward"] > steps["backward"] > 0
 
 
-def test_adversarial(steps: Counter[str]) -> None:
+@pytest.mark.parametrize("is_short", [False, True])
+@pytest.mark.parametrize("loop", [adversarial, a_later_part_freezes], ids=lambda loop: loop.__name__)
+def test_two_models_in_one_step(loop: Callable[[nn.Module], Steps], is_short: bool) -> None:
     model = Halves()
     compiled: Any = copy.deepcopy(model)
     genesis.torch.compile(compiled.generator)
     genesis.torch.compile(compiled.discriminator)
-    agree(outcome(thrice(adversarial), compiled), outcome(thrice(adversarial), model))
+    with override(short_steps=is_short):
+        agree(outcome(thrice(loop), compiled), outcome(thrice(loop), model))
 
 
 @pytest.fixture

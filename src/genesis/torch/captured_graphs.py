@@ -1,8 +1,8 @@
 """Graphs that Inductor has compiled and PyTorch captures, with copies of what leaves them.
 
 A captured graph's results lie in memory that its next replay overwrites. So results and gradients are copied here, and
-nobody holds anything else. AOTAutograd's cache keeps compiled graphs on the disk, and brings them back in another
-process without asking Inductor, so that what is to be copied is kept with them.
+nobody but autograd holds anything else. AOTAutograd's cache keeps compiled graphs on the disk, and brings them back in
+another process without asking Inductor, so that what is to be copied is kept with them.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ class GraphFacts(NamedTuple):
     Attributes:
         mode: "forward", "backward" or "inference".
         leaving: the outputs that the program gets, but for those that are inputs.
+        saved: the outputs in the graph's memory that autograd keeps for the backward.
         is_capturable: whether a capture has all of it.
         metadata: of the forward, AOTAutograd's; None where that is not known.
     """
 
     mode: str
     leaving: list[int]
+    saved: list[int]
     is_capturable: bool
     metadata: Metadata | None
 
@@ -103,9 +105,18 @@ def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
     visible = outputs.meta.get("user_visible_output_idxs") or ()
     leaving = [index for index in visible if is_node[index]]
     mode = "backward" if how.get("is_backward") else "inference" if how.get("is_inference") else "forward"
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    static = how.get("static_input_idxs") or ()
+    assert isinstance(static, Sequence)
+    lasting = {placeholders[index] for index in static}
+    saved = [
+        index
+        for index, x in enumerate(outputs.args[0])
+        if mode == "forward" and isinstance(x, fx.Node) and x not in lasting and index not in visible
+    ]
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None and mode == "forward" else None
-    return GraphFacts(mode, leaving, is_capturable(graph), metadata)
+    return GraphFacts(mode, leaving, saved, is_capturable(graph), metadata)
 
 
 def is_captured(how: dict[str, object]) -> bool:
@@ -137,6 +148,7 @@ def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilati
         elif mode == "forward":
             waiting.num_forwards += 1
             steps.ran_forward(looks, results)
+            _show_that_they_live(results, facts.saved)
         _copy(results, leaving)
         return results
 
@@ -165,6 +177,18 @@ class _Opened(threading.local):
 
 
 _opened = _Opened()
+
+
+def _show_that_they_live(results: list[object], saved: Sequence[int]) -> None:
+    """Put aliases in the place of tensors that autograd will keep.
+
+    The trees return the same tensors at each replay, and take those for dead that nobody holds but autograd (PyTorch
+    2.11 to 2.13): a graph that is recorded before the backward then gets their memory. Aliases they count.
+    """
+    for index in saved:
+        x = results[index]
+        if isinstance(x, Tensor):
+            results[index] = x.data
 
 
 def _copy(results: list[object], leaving: Sequence[int]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
@@ -51,6 +50,7 @@ class Manager(Protocol):
 
 
 _MODULE = "torch._inductor.cudagraph_trees"
+_EVERY_THREAD = torch.__version__ >= (2, 13)
 _FIELDS = (
     "static_input_idxs", "static_input_data_ptrs", "non_static_input_idx", "expanded_dims", "reconstructed_inputs",
     "cached_tensor_outputs", "unaliased_in_all_paths", "graph", "parent",
@@ -63,14 +63,18 @@ def manager(device: int) -> Manager | None:
     return None if trees is None else cast("Manager | None", trees.get_manager(device, False))
 
 
-def open_thread() -> None:
-    """Give a thread of the program trees of its own, without which PyTorch 2.11 and older fail there."""
+def thread_has_trees() -> bool:
+    """Whether this thread may capture.
+
+    Before 2.13, PyTorch gives trees to the thread that loads them only, and to autograd's threads. Others fail there;
+    if they are given trees of their own, the process may crash when they end.
+    """
+    if _EVERY_THREAD:
+        return True
     trees, name = sys.modules.get(_MODULE), "tree_manager_containers"
-    if trees is None or hasattr(trees.local, name) or torch._C._is_key_in_tls(name):
-        return
-    trees.local.tree_manager_containers, trees.local.tree_manager_locks = {}, defaultdict(threading.Lock)
-    for each in (name, "tree_manager_locks"):
-        torch._C._stash_obj_in_tls(each, getattr(trees.local, each))  # for autograd's threads
+    if trees is None:
+        return threading.current_thread() is threading.main_thread()
+    return hasattr(trees.local, name) or torch._C._is_key_in_tls(name)
 
 
 def replayed(device: int) -> Node | None:

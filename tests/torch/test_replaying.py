@@ -244,7 +244,9 @@ def test_a_thread_of_the_program(every: bool, monkeypatch: pytest.MonkeyPatch, s
     for ours, theirs in zip(loop(compiled), loop(model), strict=True):
         torch.testing.assert_close(ours, theirs)
     report: Any = genesis.torch.report(compiled)
-    assert report.eager_calls == ({} if every else {"in a thread of the program's, where PyTorch captures from 2.13 on": 1})
+    assert report.eager_calls == (
+        {} if every else {"in a thread of the program's, where PyTorch captures from 2.13 on": 1}
+    )
 
 
 def test_second_derivatives_are_an_error(short: nn.Module) -> None:

@@ -132,6 +132,18 @@ def checkpoints(model: nn.Module) -> Steps:
         yield x.grad
 
 
+def hooks_on_the_way(model: nn.Module) -> Steps:
+    """Steps in which hooks hold or replace what is saved, among others: both ways are right."""
+    yield from plain(model)
+    yield from checkpoints(model)
+    for index in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda x: x):
+            loss = model(batch(index)[0]).square().sum()
+        loss.backward()
+        yield loss
+    yield from plain(model)
+
+
 def two_forwards(model: nn.Module) -> Steps:
     """A backward for two passes, as a discriminator has it."""
     for index in range(3):
@@ -196,7 +208,7 @@ def loaded_on_the_way(model: nn.Module) -> Steps:
 
 LOOPS = [
     plain, adam_and_schedule, autocast_and_scaler, accumulation, two_epochs, evaluation_that_forgot_no_grad,
-    checkpoints, two_forwards, frozen, input_gradients, loaded_on_the_way,
+    checkpoints, hooks_on_the_way, two_forwards, frozen, input_gradients, loaded_on_the_way,
 ]  # fmt: skip
 
 

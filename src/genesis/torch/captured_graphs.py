@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, fx
 from torch._inductor.output_code import CompiledFxGraph
 
+from genesis.torch import graph_trees
 from genesis.torch.graph_passes import add_gradients_in_the_op
 from genesis.torch.recordings import Recording
 from genesis.torch.replaying import Counter
-from genesis.torch.step_plans import Metadata, Steps, is_capturable
+from genesis.torch.step_plans import Metadata, Steps, device_of, is_capturable
 
 
 class Compilation(NamedTuple):
@@ -135,18 +136,34 @@ def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilati
     assert compiled.current_callable is not None
     run: Callable[[list[object]], Sequence[object]] = compiled.current_callable
     num_calls = itertools.count()
+    last: graph_trees.Recording | None = None
+
+    def run_backward(inputs: list[object]) -> Sequence[object]:
+        nonlocal last
+        if waiting.saved_by_hooks and last is not None and _cannot_replay(last, inputs):
+            with graph_trees.without_recordings():
+                return run(inputs)
+        results = run(inputs)
+        if last is None:
+            last = graph_trees.recording_of(device_of(results))
+        return results
+
+    def _cannot_replay(last: graph_trees.Recording, inputs: list[object]) -> bool:
+        order = steps.inputs_of_backward(len(inputs))
+        return order is not None and graph_trees.cannot_replay(device_of(inputs), last, inputs, order)
 
     def call(inputs: list[object]) -> list[object]:
         if next(num_calls) == 1:  # PyTorch records at the second call
             _settle()
         _open_handles()
         looks = steps.looks(inputs)
-        results = list(run(inputs))
+        results = list(run_backward(inputs) if mode == "backward" else run(inputs))
         if mode == "backward":
             waiting.num_forwards = 0
             steps.ran_backward(looks, results)
         elif mode == "forward":
             waiting.num_forwards += 1
+            waiting.saved_by_hooks = graph_trees.goes_through_hooks()
             steps.ran_forward(looks, results)
             _show_that_they_live(results, facts.saved)
         _copy(results, leaving)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, cast
 
 import torch
@@ -38,6 +39,24 @@ class Node(Protocol):
     unaliased_in_all_paths: list[bool]
 
 
+class _WrappedFunction(Protocol):
+    @property
+    def id(self) -> object: ...
+
+
+class Recording(Node, Protocol):
+    """What a recording expects of memory: see cannot_replay()."""
+
+    wrapped_function: _WrappedFunction
+    children: dict[object, list[Recording]]
+    cudagraph_managed_idxs: list[int]
+    expected_dead_indices_after_graph: list[tuple[int, int]]
+    path_weakrefs: list[list[Callable[[], object] | None]]
+
+    def _tensor_metadata(self, x: Tensor, ignore_storage_offset: bool = True) -> dict[str, object]: ...
+    def _reconstruct_from_tensor_metadata(self, metadata: dict[str, object]) -> Tensor: ...
+
+
 class Manager(Protocol):
     """The manager of a device's trees."""
 
@@ -55,6 +74,11 @@ _FIELDS = (
     "static_input_idxs", "static_input_data_ptrs", "non_static_input_idx", "expanded_dims", "reconstructed_inputs",
     "cached_tensor_outputs", "unaliased_in_all_paths", "graph", "parent",
 )  # fmt: skip
+_MORE_FIELDS = (
+    "wrapped_function", "children", "cudagraph_managed_idxs", "expected_dead_indices_after_graph", "path_weakrefs",
+    "_tensor_metadata", "_reconstruct_from_tensor_metadata", *_FIELDS,
+)  # fmt: skip
+_MOST_RECORDINGS = 4
 
 
 def manager(device: int) -> Manager | None:
@@ -84,6 +108,12 @@ def replayed(device: int) -> Node | None:
         return None
     node = one.current_node
     return node if all(hasattr(node, field) for field in _FIELDS) else None
+
+
+def recording_of(device: int) -> Recording | None:
+    """The recording that has just been made or replayed; None if nothing was, or if this PyTorch's are others."""
+    node = None if (one := manager(device)) is None else one.current_node
+    return cast(Recording, node) if node is not None and all(hasattr(node, field) for field in _MORE_FIELDS) else None
 
 
 def step_to(one: Manager, node: Node, is_backward: bool) -> None:
@@ -117,6 +147,66 @@ def saves_as_usual() -> bool:
         and not torch._C._are_functorch_transforms_active()
         and not (tracer is not None and tracer.compiled_autograd_enabled)
     )
+
+
+# --- saved tensors that went through hooks, such as a checkpoint's ---
+def goes_through_hooks() -> bool:
+    """Whether what autograd saves now goes through hooks."""
+    return _top_hooks is not None and _top_hooks(True) is not None
+
+
+def cannot_replay(device: int, last: Recording, inputs: list[object], order: Sequence[int]) -> bool:
+    """Whether a backward is to run without its recordings, which hooks stand in the way of.
+
+    A recording expects that its inputs lie where they lay, and frees those in the trees' memory. Hooks may give copies,
+    each time in another place, and may hold what they got: PyTorch then records anew at each step, or fails.
+
+    Args:
+        last: a recording of the same graph.
+        inputs: of the graph; where the answer is yes, those in the trees' memory are copied.
+        order: the inputs that the captured part reads, in its order.
+    """
+    now = recording_of(device)
+    recordings = [] if now is None or replayed(device) is None else now.children.get(last.wrapped_function.id, [])
+    given = [x for index in order if isinstance(x := inputs[index], Tensor)]
+    if len(given) != len(order):
+        return False
+    fitting = [x for x in recordings if have_addresses(given, x.static_input_data_ptrs, x.static_input_idxs)]
+    del given[:]
+    if not fitting:
+        return len(recordings) >= _MOST_RECORDINGS
+    if any(_frees_what_only_these_hold(x, inputs, order) for x in fitting):
+        return False
+    for index in fitting[0].cudagraph_managed_idxs:
+        inputs[order[index]] = _tensor(inputs[order[index]]).clone()
+    return True
+
+
+def _frees_what_only_these_hold(node: Recording, inputs: list[object], order: Sequence[int]) -> bool:
+    """Whether what a recording frees dies with its inputs. These are made anew, where they lie."""
+    places = [order[index] for index in node.cudagraph_managed_idxs]
+    looks = [node._tensor_metadata(_tensor(inputs[place]), False) for place in places]
+    for place in places:
+        inputs[place] = None
+    freed = [node.path_weakrefs[depth][index] for depth, index in node.expected_dead_indices_after_graph]
+    are_dead = all(storage is None or storage() is None for storage in freed)
+    for place, look in zip(places, looks, strict=True):
+        inputs[place] = node._reconstruct_from_tensor_metadata(look)
+    return are_dead
+
+
+def _tensor(x: object) -> Tensor:
+    assert isinstance(x, Tensor)
+    return x
+
+
+@contextmanager
+def without_recordings() -> Iterator[None]:
+    """Within it, graphs run as in their first call: in the trees' memory, neither replayed nor recorded."""
+    from torch._inductor import config
+
+    with config.patch({"triton.force_cudagraphs_warmup": True}):
+        yield
 
 
 _have_addresses: Callable[[list[Tensor], Sequence[int | None], Sequence[int]], bool] | None = getattr(

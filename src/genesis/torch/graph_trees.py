@@ -45,7 +45,7 @@ class _WrappedFunction(Protocol):
 
 
 class Recording(Node, Protocol):
-    """What a recording expects of memory: see cannot_replay()."""
+    """A recording with what it expects of memory; see cannot_replay()."""
 
     wrapped_function: _WrappedFunction
     children: dict[object, list[Recording]]

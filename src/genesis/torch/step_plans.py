@@ -112,7 +112,7 @@ class Steps:
             self._metadata = metadata
 
     def inputs_of_backward(self, number: int) -> Sequence[int] | None:
-        """Return which of so many inputs the captured part reads, in its order; None where not all of it is captured."""
+        """Return which of so many inputs the captured part reads, in its order; None where a part is not captured."""
         half = self._halves.get(True)
         if half is None or not half.is_whole:
             return None

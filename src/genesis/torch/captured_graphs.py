@@ -25,6 +25,8 @@ from genesis.torch.recordings import Recording
 from genesis.torch.replaying import Counter
 from genesis.torch.step_plans import Metadata, Steps, device_of, is_capturable
 
+Run = Callable[[list[object]], Sequence[object]]
+
 
 class Compilation(NamedTuple):
     """The compilation of one of Dynamo's graphs: its report, its counter, its steps."""
@@ -134,30 +136,17 @@ def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilati
     if mode != "inference":
         steps.captured(facts.is_capturable, facts.metadata, compiled, mode == "backward")
     assert compiled.current_callable is not None
-    run: Callable[[list[object]], Sequence[object]] = compiled.current_callable
+    run: Run = compiled.current_callable
+    if mode == "backward":
+        run = _Backward(run, waiting, steps)
     num_calls = itertools.count()
-    last: graph_trees.Recording | None = None
-
-    def run_backward(inputs: list[object]) -> Sequence[object]:
-        nonlocal last
-        if waiting.saved_by_hooks and last is not None and _cannot_replay(last, inputs):
-            with graph_trees.without_recordings():
-                return run(inputs)
-        results = run(inputs)
-        if last is None:
-            last = graph_trees.recording_of(device_of(results))
-        return results
-
-    def _cannot_replay(last: graph_trees.Recording, inputs: list[object]) -> bool:
-        order = steps.inputs_of_backward(len(inputs))
-        return order is not None and graph_trees.cannot_replay(device_of(inputs), last, inputs, order)
 
     def call(inputs: list[object]) -> list[object]:
         if next(num_calls) == 1:  # PyTorch records at the second call
             _settle()
         _open_handles()
         looks = steps.looks(inputs)
-        results = list(run_backward(inputs) if mode == "backward" else run(inputs))
+        results = list(run(inputs))
         if mode == "backward":
             waiting.num_forwards = 0
             steps.ran_backward(looks, results)
@@ -170,6 +159,44 @@ def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilati
         return results
 
     compiled.current_callable = call
+
+
+class _Backward:
+    """A captured backward, which runs as in its first call where something stands in the way of its recordings."""
+
+    def __init__(self, run: Run, waiting: Counter, steps: Steps) -> None:
+        self._run, self._waiting, self._steps = run, waiting, steps
+        self._last: graph_trees.Recording | None = None
+
+    def __call__(self, inputs: list[object]) -> Sequence[object]:
+        number, order = len(inputs), self._steps.inputs_of_backward(len(inputs))
+        if order is None:
+            return self._run(inputs)
+        if self._records_in_vain(inputs, order):
+            return self._run_without_recordings(inputs)
+        try:
+            results = self._run(inputs)
+        except RuntimeError as error:
+            given = graph_trees.inputs_of_refused(error)
+            if given is None:
+                raise
+        else:
+            if self._last is None:
+                self._last = graph_trees.recording_of(device_of(results))
+            return results
+        by_index = dict(zip(order, given, strict=True))
+        return self._run_without_recordings([by_index.get(index) for index in range(number)])
+
+    def _records_in_vain(self, inputs: list[object], order: Sequence[int]) -> bool:
+        return (
+            self._waiting.saved_by_hooks
+            and self._last is not None
+            and graph_trees.records_in_vain(device_of(inputs), self._last, inputs, order)
+        )
+
+    def _run_without_recordings(self, inputs: list[object]) -> Sequence[object]:
+        with graph_trees.without_recordings():
+            return self._run(inputs)
 
 
 def _settle() -> None:

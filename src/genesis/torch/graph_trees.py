@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
@@ -45,16 +46,10 @@ class _WrappedFunction(Protocol):
 
 
 class Recording(Node, Protocol):
-    """A recording with what it expects of memory; see cannot_replay()."""
+    """A recording with those that may come after it, by the number of their graph."""
 
     wrapped_function: _WrappedFunction
     children: dict[object, list[Recording]]
-    cudagraph_managed_idxs: list[int]
-    expected_dead_indices_after_graph: list[tuple[int, int]]
-    path_weakrefs: list[list[Callable[[], object] | None]]
-
-    def _tensor_metadata(self, x: Tensor, ignore_storage_offset: bool = True) -> dict[str, object]: ...
-    def _reconstruct_from_tensor_metadata(self, metadata: dict[str, object]) -> Tensor: ...
 
 
 class Manager(Protocol):
@@ -74,10 +69,7 @@ _FIELDS = (
     "static_input_idxs", "static_input_data_ptrs", "non_static_input_idx", "expanded_dims", "reconstructed_inputs",
     "cached_tensor_outputs", "unaliased_in_all_paths", "graph", "parent",
 )  # fmt: skip
-_MORE_FIELDS = (
-    "wrapped_function", "children", "cudagraph_managed_idxs", "expected_dead_indices_after_graph", "path_weakrefs",
-    "_tensor_metadata", "_reconstruct_from_tensor_metadata", *_FIELDS,
-)  # fmt: skip
+_MORE_FIELDS = ("wrapped_function", "children", *_FIELDS)
 _MOST_RECORDINGS = 4
 
 
@@ -149,55 +141,43 @@ def saves_as_usual() -> bool:
     )
 
 
-# --- saved tensors that went through hooks, such as a checkpoint's ---
+# --- saved tensors that went through hooks, or are held ---
 def goes_through_hooks() -> bool:
     """Whether what autograd saves now goes through hooks."""
     return _top_hooks is not None and _top_hooks(True) is not None
 
 
-def cannot_replay(device: int, last: Recording, inputs: list[object], order: Sequence[int]) -> bool:
-    """Whether a backward is to run without its recordings, which hooks stand in the way of.
-
-    A recording expects that its inputs lie where they lay, and frees those in the trees' memory. Hooks may give copies,
-    each time in another place, and may hold what they got: PyTorch then records anew at each step, or fails.
+def records_in_vain(device: int, last: Recording, inputs: list[object], order: Sequence[int]) -> bool:
+    """Whether a backward would be recorded anew at each step, as hooks give what was saved in other places each time.
 
     Args:
         last: a recording of the same graph.
-        inputs: of the graph; where the answer is yes, those in the trees' memory are copied.
         order: the inputs that the captured part reads, in its order.
     """
     now = recording_of(device)
     recordings = [] if now is None or replayed(device) is None else now.children.get(last.wrapped_function.id, [])
+    if len(recordings) < _MOST_RECORDINGS:
+        return False
     given = [x for index in order if isinstance(x := inputs[index], Tensor)]
-    if len(given) != len(order):
-        return False
-    fitting = [x for x in recordings if have_addresses(given, x.static_input_data_ptrs, x.static_input_idxs)]
-    del given[:]
-    if not fitting:
-        return len(recordings) >= _MOST_RECORDINGS
-    if any(_frees_what_only_these_hold(x, inputs, order) for x in fitting):
-        return False
-    for index in fitting[0].cudagraph_managed_idxs:
-        inputs[order[index]] = _tensor(inputs[order[index]]).clone()
-    return True
+    return len(given) == len(order) and not any(
+        have_addresses(given, x.static_input_data_ptrs, x.static_input_idxs) for x in recordings
+    )
 
 
-def _frees_what_only_these_hold(node: Recording, inputs: list[object], order: Sequence[int]) -> bool:
-    """Whether what a recording frees dies with its inputs. These are made anew, where they lie."""
-    places = [order[index] for index in node.cudagraph_managed_idxs]
-    looks = [node._tensor_metadata(_tensor(inputs[place]), False) for place in places]
-    for place in places:
-        inputs[place] = None
-    freed = [node.path_weakrefs[depth][index] for depth, index in node.expected_dead_indices_after_graph]
-    are_dead = all(storage is None or storage() is None for storage in freed)
-    for place, look in zip(places, looks, strict=True):
-        inputs[place] = node._reconstruct_from_tensor_metadata(look)
-    return are_dead
+def inputs_of_refused(error: RuntimeError) -> list[object] | None:
+    """The inputs of a recording that PyTorch refuses to replay; None for other errors.
 
-
-def _tensor(x: object) -> Tensor:
-    assert isinstance(x, Tensor)
-    return x
+    It frees inputs in the trees' memory, and something else holds them: a checkpoint, or an error of an earlier step
+    with its frames. They are copied from where they lie, as PyTorch has let go of them.
+    """
+    if "input tensor deallocate" not in str(error):
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    places = next((x.f_locals for x in reversed(frames) if x.f_code.co_name == "check_invariants"), {})
+    given, there = places.get("inputs"), getattr(places.get("self"), "reconstructed_inputs", None)
+    if not isinstance(given, list) or not isinstance(there, list) or len(given) != len(there):
+        return None
+    return [y.clone() if x is None and isinstance(y, Tensor) else x for x, y in zip(given, there, strict=True)]
 
 
 @contextmanager

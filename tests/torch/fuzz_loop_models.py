@@ -107,9 +107,13 @@ class Tokens(nn.Module):
 
 @block
 class Pool(nn.Module):
+    """Averages have no padding of their own: with it, PyTorch's gradient of channels-last images is wrong on CUDA
+    (https://github.com/pytorch/pytorch/issues/188344)."""
+
     def __init__(self, rng: random.Random, smooth: bool) -> None:
         super().__init__()
-        self.pool = nn.AvgPool2d(3, 1, 1) if smooth or rng.random() < 0.5 else nn.MaxPool2d(3, 1, 1)
+        averages = nn.Sequential(nn.ZeroPad2d(1), nn.AvgPool2d(3, 1))
+        self.pool = averages if smooth or rng.random() < 0.5 else nn.MaxPool2d(3, 1, 1)
         self.norm = nn.GroupNorm(2, CHANNELS)
 
     def forward(self, x: Tensor) -> Tensor:

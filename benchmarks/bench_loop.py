@@ -9,7 +9,7 @@ that of --steps steps with one synchronization at their end. A side's network is
 then timed in turn with the others. "ready" is the time to that step: until one step took less than 1.2 times what a
 step takes in the end; cold, unless --keep-caches. "graph" is the fused step in a CUDA graph made by hand, without the
 host: what genesis.torch.compile should come close to. Networks that are not installed (torchvision) are left out.
-With --processes, "ready" is not told, and convolutions are tuned before all sides.
+With --processes, neither "ready" nor memory is told, and convolutions are tuned before all sides.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def commands(arguments: argparse.Namespace) -> Iterator[list[str]]:
 
 def tune(case: Case, arguments: argparse.Namespace) -> None:
     """Store the plans of a network's convolutions; cuDNN's search for PyTorch's comes first."""
+    loop = Loop(case, genesis.torch.fuse, arguments, warmup=1)  # its kernels are compiled beside other networks'
     with turns.measuring():
         Loop(case, lambda model: model, arguments, warmup=1)
-        loop = Loop(case, genesis.torch.fuse, arguments, warmup=1)
         if arguments.tune:
             genesis.tune(loop.backward, budget=arguments.tune, progress=lambda *_: None)
     free()
@@ -122,8 +122,9 @@ def compare(comparison: Comparison, name: str, loops: dict[str, Loop], arguments
     for row in comparison.rows:
         if row["case"].startswith(f"{name}, "):
             loop = loops[row["side"]]
-            row.update(gigabytes=round(loop.gigabytes, 3), loss=round(loop.loss.item(), 4))
-            if not arguments.in_turns:
+            row["loss"] = round(loop.loss.item(), 4)
+            if not arguments.in_turns:  # captured sides share a pool of memory: the first one's is what it takes
+                row["gigabytes"] = round(loop.gigabytes, 3)
                 row["ready_s"] = round(loop.ready_after(statistics.median(times[row["side"]])), 1)
             print(f"  {told(row)}", flush=True)
     if "genesis" in loops and arguments.report:
@@ -131,8 +132,8 @@ def compare(comparison: Comparison, name: str, loops: dict[str, Loop], arguments
 
 
 def told(row: dict[str, Any]) -> str:
-    ready = f"ready after {row['ready_s']:.1f} s, " if "ready_s" in row else ""
-    return f"{row['case'].partition(',')[0]} {row['side']}: {ready}{row['gigabytes']:.2f} GB, loss {row['loss']:.4f}"
+    alone = f"ready after {row['ready_s']:.1f} s, {row['gigabytes']:.2f} GB, " if "ready_s" in row else ""
+    return f"{row['case'].partition(',')[0]} {row['side']}: {alone}loss {row['loss']:.4f}"
 
 
 class Loops(Comparison):

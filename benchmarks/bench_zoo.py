@@ -192,9 +192,10 @@ class Step:
 
     def _warm(self, tune: float, steps: int) -> None:
         is_loop = "compile" in self.name
-        with nullcontext() if is_loop else turns.measuring():  # cuDNN's search, and then ours
+        with nullcontext() if is_loop or tune else turns.measuring():  # cuDNN's search; but our kernels are compiled
             self.loss = self.backward().item()  # the first: later ones depend on it, and drift apart
-            if tune:
+        if tune:
+            with turns.measuring():
                 genesis.tune(self.backward, budget=tune, progress=lambda *_: None)
         for _ in range(steps):
             self.step()

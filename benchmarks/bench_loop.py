@@ -59,6 +59,7 @@ CASES = {
     "hrnet": Case("hrnet_w18_small_v2", 64),
     "tiny": Case("tiny", 4, 16, 10),  # to try this script
 }
+_PYTORCH = ("eager", "compile", "reduce-overhead")
 SIDES = ("eager", "compile", "reduce-overhead", "fused", "genesis", "graph")
 
 
@@ -140,8 +141,18 @@ class Loops(Comparison):
     """A row for each network and side."""
 
     def markdown(self) -> str:
-        self.notes = [f"\n{told(row)}" for row in self.rows if "loss" in row]
-        return super().markdown()
+        sides = [side for side in SIDES if any(row["side"] == side for row in self.rows)]
+        lines = [f"| network | {' | '.join(sides)} | PyTorch's best / genesis |", f"|---|{'---|' * len(sides)}---|"]
+        speeds = []
+        for case, rows in self._by_case():
+            times = [f"{rows[side]['median_ms']:.2f} ms" if side in rows else "" for side in sides]
+            theirs = [rows[side]["median_ms"] for side in rows if side in _PYTORCH]
+            speed = min(theirs) / rows["genesis"]["median_ms"] if theirs and "genesis" in rows else None
+            speeds += [] if speed is None else [speed]
+            lines.append(f"| {case} | {' | '.join(times)} | {'' if speed is None else f'{speed:.2f}'} |")
+        mean = f"\nGeometric mean: {statistics.geometric_mean(speeds):.2f}\n" if speeds else ""
+        notes = [f"\n{told(row)}" for row in self.rows if "loss" in row]
+        return self.heading() + "\n".join([*lines, mean, *notes]) + "\n"
 
 
 class Loop:

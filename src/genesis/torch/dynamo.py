@@ -25,8 +25,8 @@ from genesis.torch import activations, bridge, pooling
 from genesis.torch import conv_act as conv_act  # registers an op
 from genesis.torch import graph_ops as graph_ops  # registers another
 from genesis.torch.graph_caches import key
+from genesis.torch.graph_mends import mend
 from genesis.torch.graph_norms import replace_group_norms
-from genesis.torch.graph_pools import mend_averages
 from genesis.torch.graph_scales import folded, name_values_once, scaled_by
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
@@ -75,7 +75,7 @@ def genesis(
     guard_what_changes()
     options = dict(options or {})
     name = options.pop("compiler", "inductor")
-    mend_averages(graph, str(name))
+    mend(graph, str(name))
     _logger.info("%s", fuse_graph(graph))
     if name == "inductor":
         tell_inductor()

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
 from genesis.torch import averaging as averaging  # registers an op
+from genesis.torch.graph_edits import call, constant_sizes, put, tensor_of
 
 _FUNCTIONS = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 _DIMS: dict[object, int] = {function: dims for dims, function in _FUNCTIONS.items()}
 _ARGUMENTS = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
 _DEFAULTS = {"stride": None, "padding": 0, "ceil_mode": False, "count_include_pad": True, "divisor_override": None}
-_MOST_UNROLLED = (
-    25  # windows over a pixel whose sum Inductor generates; where there are more, it calls PyTorch's kernel
-)
+_MOST_UNROLLED = 25  # windows over a pixel, of whose sum Inductor makes code; for more it calls PyTorch's kernel
 _Sizes = tuple[int, ...]
 _Given = Mapping[str, object]
 
 
-def mend_averages(module: fx.GraphModule, compiler: str = "inductor") -> int:
-    """Have average pooling compute right gradients, in place; in the bodies of checkpoints too.
+def mend_average(node: fx.Node, compiler: str) -> bool:
+    """Have an average pooling compute right gradients, in place.
 
     Where windows end beyond the input and its padding, Inductor divides their gradients by the size of a whole window,
     unless padding is not counted (PyTorch 2.9 to 2.13, https://github.com/pytorch/pytorch/issues/198119). PyTorch's
-    kernel on CUDA forgets the padding of channels-last images, see genesis.torch.averaging.
-
-    Args:
-        compiler: of the graph. Inductor calls PyTorch's kernel only where many windows overlap.
-    Returns: how many were changed.
+    kernel on CUDA forgets the padding of channels-last images, see genesis.torch.averaging; Inductor calls it only
+    where many windows overlap.
     """
-    number = 0
-    for part in module.modules():
-        if isinstance(part, fx.GraphModule):
-            nodes = [node for node in part.graph.nodes if node.op == "call_function" and node.target in _DIMS]
-            changed = sum(_count_elements(node, compiler) or _replace(node, compiler) for node in nodes)
-            if changed:
-                part.recompile()
-            number += changed
-    return number
+    return node.target in _DIMS and (_count_elements(node, compiler) or _replace(node, compiler))
 
 
 def _count_elements(node: fx.Node, compiler: str) -> bool:
     """Divide by the number of a window's elements. Without padding that is what is counted anyway; where there is some,
     it becomes a part of the input."""
     given, dims = _given(node), _DIMS[node.target]
-    padding = _sizes(given["padding"], dims)
+    padding = constant_sizes(given["padding"], dims)
     if not _counts_wrongly(given) or padding is None:
         return False
     if not any(padding):
@@ -58,38 +46,40 @@ def _count_elements(node: fx.Node, compiler: str) -> bool:
         return False
     # Windows that begin in the padding do not count; in what was padded they would.
     may_be_more = any(step > size - pad for size, step, pad in zip(*windows, padding, strict=True))
-    if may_be_more and any(not isinstance(size, int) for size in _tensor(node).shape):
+    if may_be_more and any(not isinstance(size, int) for size in tensor_of(node).shape):
         return False
     with node.graph.inserting_before(node):
         sides = [side for size in reversed(padding) for side in (size, size)]
-        new = _call(functional.pad, _input(given), sides)
-        new = _call(_FUNCTIONS[dims], new, *windows, (0,) * dims, True, False)
+        new = call(node.graph, functional.pad, _input(given), sides)
+        new = call(node.graph, _FUNCTIONS[dims], new, *windows, (0,) * dims, True, False)
         for dim in range(-dims, 0) if may_be_more else ():
-            mine, theirs = (_tensor(each).shape[dim] for each in (new, node))
+            mine, theirs = (tensor_of(each).shape[dim] for each in (new, node))
             if mine != theirs:
-                new = _call(torch.narrow, new, dim, 0, theirs)
-    _put(new, node)
+                new = call(node.graph, torch.narrow, new, dim, 0, theirs)
+        put(new, node)
     return True
 
 
 def _replace(node: fx.Node, compiler: str) -> bool:
     """Put torch.ops.genesis.avg_pool2d in the place of a pooling whose gradient may be wrong."""
     given, dims = _given(node), _DIMS[node.target]
-    padding, windows = _sizes(given["padding"], dims), _windows(given, dims)
+    padding, windows = constant_sizes(given["padding"], dims), _windows(given, dims)
     if dims != 2 or padding is None or windows is None or not any(padding):
         return False
+    if not isinstance(given["divisor_override"], int | None):
+        return False
     kernel_size, stride = windows
-    x = _tensor(_input(given))
-    if not _tensor(node).requires_grad or not _takes(x):
+    x = tensor_of(_input(given))
+    if not tensor_of(node).requires_grad or not _takes(x):
         return False
     covering = -(-kernel_size[0] // stride[0]) * -(-kernel_size[1] // stride[1])
     calls_kernel = compiler != "inductor" or covering > _MOST_UNROLLED
-    if not (x.is_cuda if calls_kernel else _counts_wrongly(given)):
+    if not (_forgets_padding(x) if calls_kernel else _counts_wrongly(given)):
         return False
     with node.graph.inserting_before(node):
         rest = [given[name] for name in _ARGUMENTS[4:]]
-        new = _call(torch.ops.genesis.avg_pool2d, _input(given), *windows, padding, *rest)
-    _put(new, node)
+        new = call(node.graph, torch.ops.genesis.avg_pool2d, _input(given), *windows, padding, *rest)
+        put(new, node)
     return True
 
 
@@ -106,45 +96,22 @@ def _counts_wrongly(given: _Given) -> bool:
 
 def _windows(given: _Given, dims: int) -> tuple[_Sizes, _Sizes] | None:
     """Size and stride of windows; None if they are no constants."""
-    kernel_size = _sizes(given["kernel_size"], dims)
-    stride = kernel_size if given["stride"] in (None, (), []) else _sizes(given["stride"], dims)
+    kernel_size = constant_sizes(given["kernel_size"], dims)
+    stride = kernel_size if given["stride"] in (None, (), []) else constant_sizes(given["stride"], dims)
     return None if kernel_size is None or stride is None else (kernel_size, stride)
 
 
-def _sizes(value: object, dims: int) -> _Sizes | None:
-    """The sizes per dimension that one or some integers stand for; None for anything else."""
-    values = tuple(value) if isinstance(value, tuple | list) else (value,)
-    sizes = tuple(each for each in values if isinstance(each, int))
-    return {1: sizes * dims, dims: sizes}.get(len(values)) if len(sizes) == len(values) else None
-
-
 def _takes(x: Tensor) -> bool:
-    """Return whether the op takes such a tensor, in whatever order of memory a compiler chooses."""
+    """Return whether the op takes such a tensor."""
     return x.dim() == 4 and x.is_floating_point() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def _forgets_padding(x: Tensor) -> bool:
+    """Return whether PyTorch's kernel does, should the compiler choose channels last."""
+    return x.is_cuda
 
 
 def _input(given: _Given) -> fx.Node:
     input = given["input"]
     assert isinstance(input, fx.Node)
     return input
-
-
-def _tensor(node: fx.Node) -> Tensor:
-    """The fake tensor of a node."""
-    value = node.meta["example_value"]
-    assert isinstance(value, Tensor)
-    return value
-
-
-# --- writing ---
-def _call(function: Callable[..., Tensor], input: fx.Node, *args: object) -> fx.Node:
-    new = input.graph.call_function(function, (input, *args))
-    new.meta["example_value"] = function(_tensor(input), *args)
-    return new
-
-
-def _put(new: fx.Node, node: fx.Node) -> None:
-    """Put a node in the place of another."""
-    new.meta["example_value"] = _tensor(node)
-    node.replace_all_uses_with(new)
-    node.graph.erase_node(node)

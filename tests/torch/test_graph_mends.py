@@ -75,6 +75,37 @@ def test_compilers_know_its_results(layout: str) -> None:
     opcheck(torch.ops.genesis.avg_pool2d_backward.default, (y, x.detach(), *WINDOWS[2]))
 
 
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("how", WINDOWS, ids=str)
+def test_second_derivatives(how: tuple[Any, ...]) -> None:
+    x = in_order(sample(F.relu).x[:2, :2], "channels_last").requires_grad_()
+    op = torch.ops.genesis.avg_pool2d
+    assert torch.autograd.gradcheck(lambda x: op(x, *how), x, fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda x: op(x, *how).square(), x, fast_mode=True)
+
+
+@pytest.mark.parametrize("padding", [1, (1, 0), 0])
+def test_fused_models(padding: int | tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch's kernel would forget the padding, the layer is the op; hooks and unfuse() find what they did."""
+    calls: list[tuple[int, ...]] = []
+
+    def call(op: str, grad: Tensor, x: Tensor, *args: Any) -> Any:
+        calls.append(tuple(x.shape))
+        return bridge.call(op, grad, x, *args)
+
+    monkeypatch.setattr(averaging, "is_forgotten", lambda input, padding: padding != 0)
+    monkeypatch.setattr(averaging, "call", call)
+    layers = torch.nn.Conv2d(4, 4, 1), torch.nn.AvgPool2d(3, 2, padding, True, False), torch.nn.Conv2d(4, 4, 1)
+    model = torch.nn.Sequential(*layers).double()
+    x = in_order(sample(F.relu).x, "channels_last").requires_grad_()
+    expected = torch.autograd.grad(model(x).sin().sum(), [x, *model.parameters()])
+    found = torch.autograd.grad(genesis.torch.fuse(model)(x).sin().sum(), [x, *model.parameters()])
+    torch.testing.assert_close(found, expected)
+    assert len(calls) == (padding != 0)
+    genesis.torch.unfuse(model)(x).sum().backward()
+    assert len(calls) == (padding != 0)
+
+
 # --- which calls are changed ---
 def graph_of(function: Any, *args: Any, requires_grad: bool = True, **named: Any) -> fx.GraphModule:
     """A graph of one call, as Dynamo records it."""

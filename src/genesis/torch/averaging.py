@@ -16,10 +16,20 @@ from torch.nn import functional
 from genesis.records import Windows
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
+from genesis.torch.shapes import suggests_channels_last
+
+
+def is_forgotten(input: Tensor, padding: object) -> bool:
+    """Return whether the padding of a tensor, no subclass, would be forgotten in the gradient of PyTorch's op."""
+    if type(input) is not Tensor or not input.is_cuda or padding in (0, (0, 0), [0, 0]):
+        return False
+    if not (input.requires_grad and torch.is_grad_enabled() and input.dim() == 4):
+        return False
+    return suggests_channels_last(input.shape, input.stride())
 
 
 class _Context(Protocol):
-    """The context of the function: PyTorch's, and the attribute that it adds."""
+    """The context of both functions: PyTorch's, and the attribute that they add."""
 
     how: tuple[object, ...]
     saved_tensors: tuple[Tensor, ...]
@@ -46,6 +56,23 @@ class _AvgPool2d(torch.autograd.Function):
         if grad is None:
             return (None,) * 7
         return torch.ops.genesis.avg_pool2d_backward(grad, *ctx.saved_tensors, *ctx.how), *(None,) * 6
+
+
+class _AvgPool2dBackward(torch.autograd.Function):
+    """The autograd of torch.ops.genesis.avg_pool2d_backward, which is linear: the gradient of its grad is pooled."""
+
+    @staticmethod
+    def forward(ctx: _Context, grad: Tensor, input: Tensor, *how: object) -> Tensor:
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.genesis.avg_pool2d_backward(grad, input, *how)
+
+    @staticmethod
+    def backward(ctx: _Context, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 8
+        return torch.ops.genesis.avg_pool2d(grad, *ctx.how), *(None,) * 7
 
 
 def _forward(input: Tensor, *how: object) -> Tensor:
@@ -77,4 +104,9 @@ _HOW = (
     "int[2] kernel_size, int[2] stride, int[2] padding, bool ceil_mode, bool count_include_pad, int? divisor_override"
 )
 define(f"avg_pool2d(Tensor input, {_HOW}) -> Tensor", _forward, _forward, _AvgPool2d.apply)
-define(f"avg_pool2d_backward(Tensor grad, Tensor input, {_HOW}) -> Tensor", _backward, _shapes_backward)
+define(
+    f"avg_pool2d_backward(Tensor grad, Tensor input, {_HOW}) -> Tensor",
+    _backward,
+    _shapes_backward,
+    _AvgPool2dBackward.apply,
+)

@@ -46,8 +46,9 @@ def _nothing_is_remembered() -> None:
 @pytest.mark.parametrize("how", [{}, {"compiler": "aot_eager"}], ids=str)
 def test_compiled_gradients(how: dict[str, Any], dtype: torch.dtype, layout: str) -> None:
     samples = {name: sample(op) for name, op in OPS.items()}
-    run = genesis.torch.compile(functions(samples), **how)
+    run: Any = genesis.torch.compile(functions(samples), **how)
     assert wrong(run, samples, dtype, layout) == {}
+    assert not any(graph.obstacle for graph in run.report().graphs), str(run.report())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

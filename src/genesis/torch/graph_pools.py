@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import Argument
 from torch.nn import functional
 
 from genesis.torch import averaging as averaging  # registers an op
@@ -39,7 +40,7 @@ def _count_elements(node: fx.Node, compiler: str) -> bool:
     if not _counts_wrongly(given) or padding is None:
         return False
     if not any(padding):
-        node.args, node.kwargs = (), {**given, "count_include_pad": False}
+        node.args, node.kwargs = (), {**_written(node), "count_include_pad": False}
         return True
     windows = _windows(given, dims)
     if compiler != "inductor" or windows is None:
@@ -86,7 +87,12 @@ def _replace(node: fx.Node, compiler: str) -> bool:
 # --- reading ---
 def _given(node: fx.Node) -> dict[str, object]:
     """A call's arguments by their names."""
-    return {**_DEFAULTS, **dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+    return {**_DEFAULTS, **_written(node)}
+
+
+def _written(node: fx.Node) -> dict[str, Argument]:
+    """Those that are not left to their defaults, of which avg_pool1d has fewer."""
+    return {**dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
 
 
 def _counts_wrongly(given: _Given) -> bool:

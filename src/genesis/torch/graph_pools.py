@@ -91,7 +91,7 @@ def _given(node: fx.Node) -> dict[str, object]:
 
 
 def _written(node: fx.Node) -> dict[str, Argument]:
-    """Those that are not left to their defaults, of which avg_pool1d has fewer."""
+    """The arguments that are not left to their defaults, of which avg_pool1d has fewer."""
     return {**dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
 
 

@@ -14,7 +14,7 @@ from tests.torch.image_ops import LAYOUTS, OPS, Sample, in_order, sample
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::Warning:torch")]
 
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.1}  # of sums of rounded numbers, in grid_sample
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.1}  # grid_sample sums in it
 _FORGOTTEN = "average"  # whose padding PyTorch's own kernel forgets in channels-last images, up to 2.13
 Functions = Callable[[list[Tensor]], list[Tensor]]
 

@@ -8,7 +8,7 @@ GENESIS_TUNE       seconds that a process may spend on tuning its convolutions (
 GENESIS_COMPILERS  processes that compile while kernels are tuned (default: one per core, at most 16); 0: threads
 GENESIS_WORKSPACE  the most MiB of scratch memory that one convolution may use (default 1024)
 GENESIS_DETERMINISTIC  1: only kernels that return the same bits every time (default 0)
-GENESIS_SHORT_STEPS  1: genesis.torch.compile replays without PyTorch's runtime around it (default 0: on trial)
+GENESIS_SHORT_STEPS  0: genesis.torch.compile replays with PyTorch's runtime around it, step by step (default 1)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Settings:
     workspace: int = 1024
     deterministic: bool = False
     compilers: int | None = None
-    short_steps: bool = False
+    short_steps: bool = True
 
     def __post_init__(self) -> None:
         debug, tune, workspace = _number(self.debug, int), _number(self.tune, float), _number(self.workspace, int)

@@ -132,6 +132,18 @@ def checkpoints(model: nn.Module) -> Steps:
         yield x.grad
 
 
+def hooks_on_the_way(model: nn.Module) -> Steps:
+    """Steps in which hooks hold or replace what is saved, among others: both ways are right."""
+    yield from plain(model)
+    yield from checkpoints(model)
+    for index in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda x: x):
+            loss = model(batch(index)[0]).square().sum()
+        loss.backward()
+        yield loss
+    yield from plain(model)
+
+
 def two_forwards(model: nn.Module) -> Steps:
     """A backward for two passes, as a discriminator has it."""
     for index in range(3):
@@ -171,6 +183,16 @@ def frozen(model: Any) -> Steps:
     yield from plain(model)
 
 
+def a_later_part_freezes(model: Any) -> Steps:
+    """Both parts train in one backward; what is recorded anew must leave alone what the first keeps for it."""
+    for index in range(12):
+        model.discriminator.requires_grad_(index % 8 < 4)
+        x, y = batch(index)
+        model.zero_grad()
+        F.cross_entropy(model.discriminator(model.generator(x)), y).backward()
+        yield from [parameter.grad for parameter in model.generator.parameters()]
+
+
 def input_gradients(model: nn.Module) -> Steps:
     for index in range(3):
         x = batch(index)[0].requires_grad_()
@@ -186,7 +208,7 @@ def loaded_on_the_way(model: nn.Module) -> Steps:
 
 LOOPS = [
     plain, adam_and_schedule, autocast_and_scaler, accumulation, two_epochs, evaluation_that_forgot_no_grad,
-    checkpoints, two_forwards, frozen, input_gradients, loaded_on_the_way,
+    checkpoints, hooks_on_the_way, two_forwards, frozen, input_gradients, loaded_on_the_way,
 ]  # fmt: skip
 
 

@@ -14,7 +14,18 @@ import genesis.torch
 from genesis.torch import capturing
 from tests.models.torch_resnet import Bottleneck, ResNet
 from tests.torch import loops
-from tests.torch.loops import LOOPS, Halves, Net, Steps, adversarial, agree, distance, outcome, plain
+from tests.torch.loops import (
+    LOOPS,
+    Halves,
+    Net,
+    Steps,
+    a_later_part_freezes,
+    adversarial,
+    agree,
+    distance,
+    outcome,
+    plain,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::Warning:torch")]
 
@@ -50,12 +61,13 @@ def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
     captured(compiled)
 
 
-def test_two_models_whose_passes_are_interleaved() -> None:
+@pytest.mark.parametrize("loop", [adversarial, a_later_part_freezes], ids=lambda loop: loop.__name__)
+def test_two_models_in_one_step(loop: Callable[[nn.Module], Steps]) -> None:
     model = Halves().cuda()
     compiled = copy.deepcopy(model)
     genesis.torch.compile(compiled.generator)
     genesis.torch.compile(compiled.discriminator)
-    agree(outcome(adversarial, compiled), outcome(adversarial, model), 1e-3)
+    agree(outcome(loop, compiled), outcome(loop, model), 1e-3)
     captured(compiled.generator)
     captured(compiled.discriminator)
 

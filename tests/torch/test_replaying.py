@@ -22,6 +22,7 @@ from tests.torch.loops import (
     Halves,
     Net,
     Steps,
+    a_later_part_freezes,
     adversarial,
     agree,
     batch,
@@ -98,12 +99,15 @@ def test_other_graphs_between_forward_and_backward(trees: Manager, steps: Counte
     assert steps["forward"] > steps["backward"] > 0
 
 
-def test_adversarial(steps: Counter[str]) -> None:
+@pytest.mark.parametrize("is_short", [False, True])
+@pytest.mark.parametrize("loop", [adversarial, a_later_part_freezes], ids=lambda loop: loop.__name__)
+def test_two_models_in_one_step(loop: Callable[[nn.Module], Steps], is_short: bool) -> None:
     model = Halves()
     compiled: Any = copy.deepcopy(model)
     genesis.torch.compile(compiled.generator)
     genesis.torch.compile(compiled.discriminator)
-    agree(outcome(thrice(adversarial), compiled), outcome(thrice(adversarial), model))
+    with override(short_steps=is_short):
+        agree(outcome(thrice(loop), compiled), outcome(thrice(loop), model))
 
 
 @pytest.fixture
@@ -215,21 +219,34 @@ def test_a_step_that_is_given_up_is_not_held() -> None:
         assert not outstanding.any_waits()
 
 
-def test_a_thread_has_trees_of_its_own() -> None:
-    from torch._inductor import cudagraph_trees
+@pytest.mark.parametrize("every", [False, True])
+def test_a_thread_of_the_program(every: bool, monkeypatch: pytest.MonkeyPatch, steps: Counter[str]) -> None:
+    """Where it has no trees, its calls run eagerly; the gradients are right in any case."""
 
-    found: list[object] = []
+    def loop(model: nn.Module) -> Steps:
+        for index in range(6):
+            if index == 4:
+                thread = threading.Thread(target=loss_and_backward, args=(model, index))
+                thread.start()
+                thread.join()
+            else:
+                loss_and_backward(model, index)
+            yield grads(model)
 
-    def run() -> None:
-        for _ in range(2):
-            graph_trees.open_thread()
-            found.append(getattr(cudagraph_trees.local, "tree_manager_containers", None))
+    def loss_and_backward(model: nn.Module, index: int) -> None:
+        model.zero_grad()
+        model(batch(index)[0]).square().sum().backward()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert found == [{}, {}]
-    assert found[0] is found[1] is not cudagraph_trees.local.tree_manager_containers
+    monkeypatch.setattr(graph_trees, "_EVERY_THREAD", every)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    for ours, theirs in zip(loop(compiled), loop(model), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    report: Any = genesis.torch.report(compiled)
+    assert report.eager_calls == (
+        {} if every else {"in a thread of the program's, where PyTorch captures from 2.13 on": 1}
+    )
 
 
 def test_second_derivatives_are_an_error(short: nn.Module) -> None:

@@ -91,14 +91,26 @@ class Manager:
             return half.compute(inputs)
         nodes = self.roots[half] if self.current_node is None else self.current_node.children[half]
         node = next((node for node in nodes if node.fits(inputs)), None)
-        self.path_state = cudagraph_trees.ExecutionState.EXECUTION
         if node is None:
+            if self.path_state is cudagraph_trees.ExecutionState.EXECUTION:
+                self._end_if_it_seems_dead()
+            nodes = self.roots[half] if self.current_node is None else self.current_node.children[half]
             node = Node(self, half, inputs)
             nodes.append(node)
             self.num_recorded += 1
             self.path_state = cudagraph_trees.ExecutionState.RECORDING
+        else:
+            self.path_state = cudagraph_trees.ExecutionState.EXECUTION
         self.current_node = node
         return node.run(inputs)
+
+    def _end_if_it_seems_dead(self) -> None:
+        """Where nothing of the path that was replayed seems to be alive, a recording may get its memory."""
+        path = [] if self.current_node is None else self.current_node.path()
+        if all(node.all_seem_dead() for node in path):
+            for node in path:
+                _overwrite(node.memory())
+            self.current_node = None
 
 
 class Node:
@@ -116,7 +128,7 @@ class Node:
         self.expanded_dims = [compile_fx.get_expanded_dims(x) for x in inputs]
         static = self.static_input_idxs
         self.reconstructed_inputs = [
-            x.detach() if i in static else compile_fx.static_input(x.detach()) for i, x in _all(inputs)
+            _not_owning(x) if i in static else compile_fx.static_input(x.detach()) for i, x in _all(inputs)
         ]
         self.cached_tensor_outputs: list[Tensor | None] = []
         self.unaliased_in_all_paths: list[bool] = []
@@ -129,12 +141,17 @@ class Node:
         return [x for x in self.cached_tensor_outputs if x is not None]
 
     def all_dead(self) -> bool:
-        return all(sys.getrefcount(x) <= 4 for x in self.memory())  # the two lists, the loop, and the call
+        memory = self.memory()
+        return not any(sys.getrefcount(x) > _OURS or _uses(x) > _USES for x in memory)
+
+    def all_seem_dead(self) -> bool:
+        """As PyTorch's trees see it (2.11 to 2.13): a reference by C++ is taken for the cache's own."""
+        memory = self.memory()
+        return not any(sys.getrefcount(x) - (x._use_count() > 1) > _OURS or _uses(x) > _USES for x in memory)
 
     def overwrite_dead(self) -> None:
-        for x in self.memory():
-            if sys.getrefcount(x) <= 4:
-                _overwrite([x])
+        memory = self.memory()
+        _overwrite([x for x in memory if sys.getrefcount(x) <= _OURS and _uses(x) <= _USES])
 
     def fits(self, inputs: list[Any]) -> bool:
         return all(inputs[i].data_ptr() == self.static_input_data_ptrs[i] for i in self.static_input_idxs)
@@ -151,7 +168,7 @@ class Node:
         self._manager.num_replayed += 1
         results = self._half.compute(list(self.reconstructed_inputs))
         if not self.cached_tensor_outputs:
-            self.cached_tensor_outputs = [compile_fx.static_input(x) for x in results]
+            self.cached_tensor_outputs = [compile_fx.static_input(x).data for x in results]
             self.unaliased_in_all_paths = [True] * len(results)
         later = [node for nodes in self.children.values() for node in nodes]
         while later:
@@ -205,6 +222,21 @@ class Half:
         inputs.clear()
         results = iter(self._manager.run(self, part))
         return [None if x is None else given[x] if self._is_given(x) else next(results) for x in self._results]
+
+
+_OURS = 4  # references to a result: two lists, a loop, and the call that counts
+_USES = 2  # of its memory: by the tensor, and by the object that counts
+
+
+def _uses(x: Tensor) -> int:
+    return torch._C._storage_Use_Count(x.untyped_storage()._cdata)
+
+
+def _not_owning(x: Tensor) -> Tensor:
+    """The tensor, as a recording knows it: by its address."""
+    memory = x.untyped_storage()
+    there = torch._C._construct_storage_from_data_pointer(memory.data_ptr(), x.device, memory.nbytes())
+    return torch.empty(0, dtype=x.dtype).set_(there, x.storage_offset(), x.shape, x.stride())
 
 
 def _all(inputs: list[Any]) -> Any:

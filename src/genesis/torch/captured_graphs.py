@@ -1,8 +1,8 @@
 """Graphs that Inductor has compiled and PyTorch captures, with copies of what leaves them.
 
 A captured graph's results lie in memory that its next replay overwrites. So results and gradients are copied here, and
-nobody holds anything else. AOTAutograd's cache keeps compiled graphs on the disk, and brings them back in another
-process without asking Inductor, so that what is to be copied is kept with them.
+nobody but autograd holds anything else. AOTAutograd's cache keeps compiled graphs on the disk, and brings them back in
+another process without asking Inductor, so that what is to be copied is kept with them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import torch
 from torch import Tensor, fx
 from torch._inductor.output_code import CompiledFxGraph
 
+from genesis.torch import graph_trees
 from genesis.torch.graph_passes import add_gradients_in_the_op
 from genesis.torch.recordings import Recording
 from genesis.torch.replaying import Counter
-from genesis.torch.step_plans import Metadata, Steps, is_capturable
+from genesis.torch.step_plans import Metadata, Steps, device_of, is_capturable
+
+Run = Callable[[list[object]], Sequence[object]]
 
 
 class Compilation(NamedTuple):
@@ -52,12 +55,14 @@ class GraphFacts(NamedTuple):
     Attributes:
         mode: "forward", "backward" or "inference".
         leaving: the outputs that the program gets, but for those that are inputs.
+        saved: the outputs in the graph's memory that autograd keeps for the backward.
         is_capturable: whether a capture has all of it.
         metadata: of the forward, AOTAutograd's; None where that is not known.
     """
 
     mode: str
     leaving: list[int]
+    saved: list[int]
     is_capturable: bool
     metadata: Metadata | None
 
@@ -103,9 +108,18 @@ def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
     visible = outputs.meta.get("user_visible_output_idxs") or ()
     leaving = [index for index in visible if is_node[index]]
     mode = "backward" if how.get("is_backward") else "inference" if how.get("is_inference") else "forward"
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    static = how.get("static_input_idxs") or ()
+    assert isinstance(static, Sequence)
+    lasting = {placeholders[index] for index in static}
+    saved = [
+        index
+        for index, x in enumerate(outputs.args[0])
+        if mode == "forward" and isinstance(x, fx.Node) and x not in lasting and index not in visible
+    ]
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None and mode == "forward" else None
-    return GraphFacts(mode, leaving, is_capturable(graph), metadata)
+    return GraphFacts(mode, leaving, saved, is_capturable(graph), metadata)
 
 
 def is_captured(how: dict[str, object]) -> bool:
@@ -122,7 +136,9 @@ def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilati
     if mode != "inference":
         steps.captured(facts.is_capturable, facts.metadata, compiled, mode == "backward")
     assert compiled.current_callable is not None
-    run: Callable[[list[object]], Sequence[object]] = compiled.current_callable
+    run: Run = compiled.current_callable
+    if mode == "backward":
+        run = _Backward(run, waiting, steps)
     num_calls = itertools.count()
 
     def call(inputs: list[object]) -> list[object]:
@@ -136,11 +152,51 @@ def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilati
             steps.ran_backward(looks, results)
         elif mode == "forward":
             waiting.num_forwards += 1
+            waiting.saved_by_hooks = graph_trees.goes_through_hooks()
             steps.ran_forward(looks, results)
+            _show_that_they_live(results, facts.saved)
         _copy(results, leaving)
         return results
 
     compiled.current_callable = call
+
+
+class _Backward:
+    """A captured backward, which runs as in its first call where something stands in the way of its recordings."""
+
+    def __init__(self, run: Run, waiting: Counter, steps: Steps) -> None:
+        self._run, self._waiting, self._steps = run, waiting, steps
+        self._last: graph_trees.Recording | None = None
+
+    def __call__(self, inputs: list[object]) -> Sequence[object]:
+        number, order = len(inputs), self._steps.inputs_of_backward(len(inputs))
+        if order is None:
+            return self._run(inputs)
+        if self._records_in_vain(inputs, order):
+            return self._run_without_recordings(inputs)
+        try:
+            results = self._run(inputs)
+        except RuntimeError as error:
+            given = graph_trees.inputs_of_refused(error)
+            if given is None:
+                raise
+        else:
+            if self._last is None:
+                self._last = graph_trees.recording_of(device_of(results))
+            return results
+        by_index = dict(zip(order, given, strict=True))
+        return self._run_without_recordings([by_index.get(index) for index in range(number)])
+
+    def _records_in_vain(self, inputs: list[object], order: Sequence[int]) -> bool:
+        return (
+            self._waiting.saved_by_hooks
+            and self._last is not None
+            and graph_trees.records_in_vain(device_of(inputs), self._last, inputs, order)
+        )
+
+    def _run_without_recordings(self, inputs: list[object]) -> Sequence[object]:
+        with graph_trees.without_recordings():
+            return self._run(inputs)
 
 
 def _settle() -> None:
@@ -165,6 +221,18 @@ class _Opened(threading.local):
 
 
 _opened = _Opened()
+
+
+def _show_that_they_live(results: list[object], saved: Sequence[int]) -> None:
+    """Put aliases in the place of tensors that autograd will keep.
+
+    The trees return the same tensors at each replay, and take those for dead that nobody holds but autograd (PyTorch
+    2.11 to 2.13): a graph that is recorded before the backward then gets their memory. Aliases they count.
+    """
+    for index in saved:
+        x = results[index]
+        if isinstance(x, Tensor):
+            results[index] = x.data
 
 
 def _copy(results: list[object], leaving: Sequence[int]) -> None:

@@ -127,6 +127,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.num_forwards = 0
+        self.saved_by_hooks = False
 
 
 # --- compiling ---

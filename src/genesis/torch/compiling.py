@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from genesis.torch.capturing import Backend
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_CAPTURING = ("reduce-overhead", "max-autotune")
 _WORTH_IT = 16  # calls with one kind of inputs, not one after the other, before that is recorded
 _MOST_KINDS = 1024
 _numbers = itertools.count()
@@ -114,6 +115,7 @@ class Compiled(Target):
         self._backend: Backend | None = None
         self._run: Function = self._first
         self._kinds = _Kinds() if how.dynamic is False else None
+        self._may_capture = how.mode in _CAPTURING
         if model is None:
             functools.update_wrapper(self, run)
 
@@ -127,7 +129,6 @@ class Compiled(Target):
             if self._kinds is not None and torch.is_grad_enabled():
                 self._kinds.wait_for(results)
             return results
-        graph_trees.open_thread()
         outstanding.before_call()
         results = self._run(*args, **kwargs)
         if self._backend is not None and self._backend.captures and torch.is_grad_enabled():
@@ -142,6 +143,8 @@ class Compiled(Target):
 
     def _why_not(self, args: _Arguments, kwargs: _Keywords) -> str:
         """Why a call is to run eagerly; "" where it is not."""
+        if self._may_capture and torch.cuda.is_initialized() and not graph_trees.thread_has_trees():
+            return "in a thread of the program's, where PyTorch captures from 2.13 on"
         if self._kinds is not None and not self._kinds.recorded(args, kwargs, self._model):
             return "inputs of a new kind, recorded if they come again"
         if self._backend is not None and self._backend.waits():

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, cast
 
 import torch
@@ -39,6 +40,18 @@ class Node(Protocol):
     unaliased_in_all_paths: list[bool]
 
 
+class _WrappedFunction(Protocol):
+    @property
+    def id(self) -> object: ...
+
+
+class Recording(Node, Protocol):
+    """A recording with those that may come after it, by the number of their graph."""
+
+    wrapped_function: _WrappedFunction
+    children: dict[object, list[Recording]]
+
+
 class Manager(Protocol):
     """The manager of a device's trees."""
 
@@ -51,10 +64,13 @@ class Manager(Protocol):
 
 
 _MODULE = "torch._inductor.cudagraph_trees"
+_EVERY_THREAD = torch.__version__ >= (2, 13)
 _FIELDS = (
     "static_input_idxs", "static_input_data_ptrs", "non_static_input_idx", "expanded_dims", "reconstructed_inputs",
     "cached_tensor_outputs", "unaliased_in_all_paths", "graph", "parent",
 )  # fmt: skip
+_MORE_FIELDS = ("wrapped_function", "children", *_FIELDS)
+_MOST_RECORDINGS = 4
 
 
 def manager(device: int) -> Manager | None:
@@ -63,14 +79,18 @@ def manager(device: int) -> Manager | None:
     return None if trees is None else cast("Manager | None", trees.get_manager(device, False))
 
 
-def open_thread() -> None:
-    """Give a thread of the program trees of its own, without which PyTorch 2.11 and older fail there."""
+def thread_has_trees() -> bool:
+    """Whether this thread may capture.
+
+    Before 2.13, PyTorch gives trees to the thread that loads them only, and to autograd's threads. Others fail there;
+    if they are given trees of their own, the process may crash when they end.
+    """
+    if _EVERY_THREAD:
+        return True
     trees, name = sys.modules.get(_MODULE), "tree_manager_containers"
-    if trees is None or hasattr(trees.local, name) or torch._C._is_key_in_tls(name):
-        return
-    trees.local.tree_manager_containers, trees.local.tree_manager_locks = {}, defaultdict(threading.Lock)
-    for each in (name, "tree_manager_locks"):
-        torch._C._stash_obj_in_tls(each, getattr(trees.local, each))  # for autograd's threads
+    if trees is None:
+        return threading.current_thread() is threading.main_thread()
+    return hasattr(trees.local, name) or torch._C._is_key_in_tls(name)
 
 
 def replayed(device: int) -> Node | None:
@@ -80,6 +100,12 @@ def replayed(device: int) -> Node | None:
         return None
     node = one.current_node
     return node if all(hasattr(node, field) for field in _FIELDS) else None
+
+
+def recording_of(device: int) -> Recording | None:
+    """The recording that has just been made or replayed; None if nothing was, or if this PyTorch's are others."""
+    node = None if (one := manager(device)) is None else one.current_node
+    return cast(Recording, node) if node is not None and all(hasattr(node, field) for field in _MORE_FIELDS) else None
 
 
 def step_to(one: Manager, node: Node, is_backward: bool) -> None:
@@ -113,6 +139,54 @@ def saves_as_usual() -> bool:
         and not torch._C._are_functorch_transforms_active()
         and not (tracer is not None and tracer.compiled_autograd_enabled)
     )
+
+
+# --- saved tensors that went through hooks, or are held ---
+def goes_through_hooks() -> bool:
+    """Whether what autograd saves now goes through hooks."""
+    return _top_hooks is not None and _top_hooks(True) is not None
+
+
+def records_in_vain(device: int, last: Recording, inputs: list[object], order: Sequence[int]) -> bool:
+    """Whether a backward would be recorded anew at each step, as hooks give what was saved in other places each time.
+
+    Args:
+        last: a recording of the same graph.
+        order: the inputs that the captured part reads, in its order.
+    """
+    now = recording_of(device)
+    recordings = [] if now is None or replayed(device) is None else now.children.get(last.wrapped_function.id, [])
+    if len(recordings) < _MOST_RECORDINGS:
+        return False
+    given = [x for index in order if isinstance(x := inputs[index], Tensor)]
+    return len(given) == len(order) and not any(
+        have_addresses(given, x.static_input_data_ptrs, x.static_input_idxs) for x in recordings
+    )
+
+
+def inputs_of_refused(error: RuntimeError) -> list[object] | None:
+    """The inputs of a recording that PyTorch refuses to replay; None for other errors.
+
+    It frees inputs in the trees' memory, and something else holds them: a checkpoint, or an error of an earlier step
+    with its frames. They are copied from where they lie, as PyTorch has let go of them.
+    """
+    if "input tensor deallocate" not in str(error):
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    places = next((x.f_locals for x in reversed(frames) if x.f_code.co_name == "check_invariants"), {})
+    given, there = places.get("inputs"), getattr(places.get("self"), "reconstructed_inputs", None)
+    if not isinstance(given, list) or not isinstance(there, list) or len(given) != len(there):
+        return None
+    return [y.clone() if x is None and isinstance(y, Tensor) else x for x, y in zip(given, there, strict=True)]
+
+
+@contextmanager
+def without_recordings() -> Iterator[None]:
+    """Within it, graphs run as in their first call: in the trees' memory, neither replayed nor recorded."""
+    from torch._inductor import config
+
+    with config.patch({"triton.force_cudagraphs_warmup": True}):
+        yield
 
 
 _have_addresses: Callable[[list[Tensor], Sequence[int | None], Sequence[int]], bool] | None = getattr(

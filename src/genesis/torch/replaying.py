@@ -26,9 +26,13 @@ Outputs = Callable[[Sequence[Tensor | None]], list[Tensor]]
 
 
 class Counter(Protocol):
-    """Counts forward passes since the last backward pass."""
+    """Counts forward passes since the last backward pass.
+
+    saved_by_hooks: what the last of them saved went through hooks, such as a checkpoint's.
+    """
 
     num_forwards: int
+    saved_by_hooks: bool
 
 
 class Source(NamedTuple):

@@ -111,6 +111,13 @@ class Steps:
         if not is_backward:
             self._metadata = metadata
 
+    def inputs_of_backward(self, number: int) -> Sequence[int] | None:
+        """Return which of so many inputs the captured part reads, in its order; None where a part is not captured."""
+        half = self._halves.get(True)
+        if half is None or not half.is_whole:
+            return None
+        return range(number) if half.inputs is None else half.inputs
+
     def looks(self, given: Sequence[object]) -> list[Look | None]:
         """How the inputs of a half look, if it is to be known."""
         return [] if self._seen is None else [_look(x) for x in given]
@@ -183,7 +190,7 @@ def _facts(
         for each in (found, copied)
     )
     return Facts(
-        _device(gradients), forward, backward, reads, [look and look[2] for look in given[first:]],
+        device_of(gradients), forward, backward, reads, [look and look[2] for look in given[first:]],
         [x for x in shown if x is not None], saved, list(metadata.mutated_graph_handled_indices_seen_by_autograd),
         leaves, [ours[leaf] for leaf in leaves], kept, found, copied, halves[True].run,
         metadata.bw_donated_idxs != [],
@@ -210,12 +217,13 @@ def _outputs(node: Node, results: Sequence[object]) -> list[Output | None]:
     return found
 
 
-def _device(results: Sequence[object]) -> int:
+def device_of(results: Sequence[object]) -> int:
+    """The index of the device that tensors are on."""
     return next((x.device.index or 0 for x in results if isinstance(x, Tensor)), 0)
 
 
 def _replayed(results: Sequence[object]) -> Node | None:
-    return graph_trees.replayed(_device(results))
+    return graph_trees.replayed(device_of(results))
 
 
 def _is_ordinary(metadata: Metadata, num_results: int) -> bool:

@@ -57,3 +57,13 @@ def test_eager_gradients_of_all_but_averages(dtype: torch.dtype, layout: str) ->
     """Of PyTorch itself: should a kernel be wrong, compiled graphs that call it are too."""
     samples = {name: sample(op) for name, op in OPS.items() if not name.startswith(_FORGOTTEN)}
     assert wrong(functions(samples), samples, dtype, layout) == {}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", list(_TOLERANCE), ids=str)
+@pytest.mark.parametrize("how", [(3, 1, 1), (3, 2, 1, True), (3, 1, (1, 0), False, False), (6, 1, 3)], ids=str)
+def test_fused_layers(how: tuple[Any, ...], dtype: torch.dtype, layout: str) -> None:
+    layer = torch.nn.AvgPool2d(*how)
+    samples = {"average": sample(layer)}
+    model = genesis.torch.fuse(torch.nn.Sequential(layer))
+    assert wrong(lambda xs: [model(xs[0])], samples, dtype, layout) == {}

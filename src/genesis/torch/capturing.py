@@ -21,6 +21,7 @@ from torch import Tensor, fx
 from genesis.fusion import Fusion
 from genesis.torch.activations import Function
 from genesis.torch.graph_caches import keeping, key
+from genesis.torch.graph_mends import mend
 from genesis.torch.graph_passes import count_batches_at_once
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.recordings import Recording, Recordings
@@ -47,6 +48,7 @@ class Backend:
         plain = copy.deepcopy(graph)  # compilers own what they are given
         try:
             names = _layer_names(graph)
+            mend(graph, self.compiler)
             recording.fusion = fuse_graph(graph)
             _rename(recording.fusion, names)
             if count_batches_at_once(graph.graph):

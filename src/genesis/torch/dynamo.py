@@ -25,8 +25,8 @@ from genesis.torch import activations, bridge, pooling
 from genesis.torch import conv_act as conv_act  # registers an op
 from genesis.torch import graph_ops as graph_ops  # registers another
 from genesis.torch.graph_caches import key
+from genesis.torch.graph_mends import mend
 from genesis.torch.graph_norms import replace_group_norms
-from genesis.torch.graph_pools import count_elements
 from genesis.torch.graph_scales import folded, name_values_once, scaled_by
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
@@ -73,9 +73,10 @@ def genesis(
         torch.Size([2, 8, 6, 6])
     """
     guard_what_changes()
-    _logger.info("%s", fuse_graph(graph))
     options = dict(options or {})
     name = options.pop("compiler", "inductor")
+    mend(graph, str(name))
+    _logger.info("%s", fuse_graph(graph))
     if name == "inductor":
         tell_inductor()
         return torch._TorchCompileInductorWrapper(mode or "default", {**options, **key(options)}, None)(graph, inputs)
@@ -102,7 +103,6 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
     Returns: the fused chains by the names of their nodes, and the convolutions that were left, each with the reason.
     """
     graph = module.graph
-    count_elements(graph)
     name_values_once(graph)
     nodes = [node for node in graph.nodes if node.op != "output"]
     numbers = {node: number for number, node in enumerate(nodes)}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from genesis.torch import bridge, pooling
+from genesis.torch import averaging, bridge, pooling
 from genesis.torch import pending_metadata as pending_metadata  # registers functions
 from genesis.torch import pending_pooling as pending_pooling
 from genesis.torch import pending_scales as pending_scales
@@ -255,6 +255,32 @@ class PoolEntry(Entry[nn.MaxPool2d]):
         self.calls += 1
         how = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode, layer.return_indices)
         return pooling.max_pool2d(input, *how)
+
+
+class AveragePoolEntry(Entry[nn.AvgPool2d]):
+    """The forward of an AvgPool2d: an op with a right gradient where that of PyTorch's forgets the padding."""
+
+    def begin(self) -> None:
+        pass
+
+    def __call__(self, input: Tensor) -> Tensor:
+        if is_compiling():
+            original = self.original()
+            return type(original).forward(original, input)
+        layer = self.owner()
+        if type(input) is Pending and input.is_cuda and layer.padding not in (0, (0, 0)):
+            if input.stage < 3:
+                input.link.entry.taker = "avg_pool2d"
+            input = materialize(input)
+        if averaging.is_forgotten(input, layer.padding) and nothing_intercepts():
+            how = (layer.kernel_size, layer.stride, layer.padding, 1, layer.ceil_mode)
+            windows = pooling.windows_of(input, *how)
+            if windows is not None:
+                kernel_size, stride, padding, _, ceil_mode = windows
+                rest = (ceil_mode, layer.count_include_pad, layer.divisor_override)
+                y: Tensor = torch.ops.genesis.avg_pool2d(input, kernel_size, stride, padding, *rest)
+                return y
+        return type(layer).forward(layer, input)
 
 
 class SequentialEntry(Entry[nn.Sequential]):

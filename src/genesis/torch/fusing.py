@@ -12,6 +12,7 @@ from genesis.torch.conv_call_entries import ConvCallEntry
 from genesis.torch.entries import (
     SCRIPT,
     ActivationEntry,
+    AveragePoolEntry,
     ConvEntry,
     ModelEntry,
     PoolEntry,
@@ -26,7 +27,8 @@ from genesis.torch.reporting import Report, attach, detach
 from genesis.torch.sequences import is_sequential
 
 _FORWARDS: dict[type[nn.Module], type[Entry]] = {
-    nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.MaxPool2d: PoolEntry, **dict.fromkeys(LAYERS, ActivationEntry)
+    nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.MaxPool2d: PoolEntry,
+    nn.AvgPool2d: AveragePoolEntry, **dict.fromkeys(LAYERS, ActivationEntry)
 }  # fmt: skip
 
 
@@ -35,11 +37,12 @@ def fuse(model: nn.Module) -> nn.Module:
 
     Nothing is traced and no layer is replaced: the model's own code runs at each call. A convolution is deferred until
     that code uses its result: batch norm, a sum and an activation that follow run with it as one op, and before
-    anything else it is computed as usual. Max pooling layers run Genesis' kernels on CUDA. model.fusion, or
-    report(model), lists the chains that were fused, and the convolutions that were not, each with the reason.
+    anything else it is computed as usual. On CUDA, max pooling layers run Genesis' kernels, and average pooling layers
+    where PyTorch's gradient is wrong. model.fusion, or report(model), lists the chains that were fused, and the
+    convolutions that were not, each with the reason.
 
     Args:
-        model: any torch.nn.Module; its Conv2d and MaxPool2d layers get an attribute, which unfuse(model) removes.
+        model: any torch.nn.Module; its convolutions, norms and poolings get an attribute, which unfuse(model) removes.
     Returns: model.
     Raises: TypeError: model is no torch.nn.Module.
 

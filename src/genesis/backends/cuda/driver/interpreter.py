@@ -170,14 +170,27 @@ class _Language:
         originals: dict[tuple[int, str], tuple[object, str, object]] = {}
         for owner, name, original in scope._changes:
             originals.setdefault((id(owner), name), (owner, name, original))
-        self._changes = [(*entry, inspect.getattr_static(entry[0], entry[1])) for entry in originals.values()]
+        changes = [(*entry, inspect.getattr_static(entry[0], entry[1])) for entry in originals.values()]
         scope.restore()
+        # Most are in modules, whose dictionaries take all of them at once: this is done twice for each launch.
+        self._modules: dict[str, tuple[dict[str, object], dict[str, object], dict[str, object]]] = {}
+        self._changes = []
+        for owner, name, original, interpreted in changes:
+            if isinstance(owner, types.ModuleType) and original is not interpreter._MISSING:
+                _, before, during = self._modules.setdefault(owner.__name__, (vars(owner), {}, {}))
+                before[name], during[name] = original, interpreted
+            else:
+                self._changes.append((owner, name, original, interpreted))
 
     def __enter__(self) -> None:
+        for attributes, _, during in self._modules.values():
+            attributes.update(during)
         for owner, name, _, interpreted in self._changes:
             setattr(owner, name, interpreted)
 
     def __exit__(self, *exception: object) -> None:
+        for attributes, before, _ in self._modules.values():
+            attributes.update(before)
         for owner, name, original, _ in self._changes:
             if original is interpreter._MISSING:
                 delattr(owner, name)

@@ -43,6 +43,9 @@ def cases(everywhere: Sequence[torch.dtype] = (), where_all: Sequence[torch.dtyp
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")
 
 
+_LARGEST = {"mode": 300}  # elements, each of which is compared with each other
+
+
 def check_samples(
     op: Any, dtype: torch.dtype, device: str = "cpu", most: int | None = None, most_measured: int | None = 0
 ) -> None:
@@ -56,9 +59,10 @@ def check_samples(
     draws, draws_anywhere = draws_of(op, device), draws_of(op)
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     samples = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)))
-    measured = dict(_spread(samples, most_measured if accuracy.is_measured(op, dtype) else 0))
+    largest = _LARGEST.get(op.name, 3000)
+    measured = dict(_spread(samples, most_measured if accuracy.is_measured(op, dtype) else 0, largest))
     distances: list[accuracy.Distances] = []
-    for number, sample in (dict(_spread(samples, most)) | measured).items():
+    for number, sample in (dict(_spread(samples, most, largest)) | measured).items():
         if device == "cuda" and op.name in surface.ON_CPU_ONLY:
             check_refused(ours, sample, "complex tensors are on the CPU only", device)
             continue

@@ -21,7 +21,8 @@ TIMEOUT = 60.0  # seconds that a call of a group, and a program, may take
 IMPORTING = 300.0  # seconds that the import of a program's module may take, where nothing of it is in memory
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.distributed.programs"])
+# Genesis imports torch at first use, which would be in each rank.
+_context.set_forkserver_preload(["torch", "genesis.backends.cpu", "tests.distributed.programs"])
 
 
 class RanksError(AssertionError):

@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,17 @@ def absent_devices_are_not_seeded() -> Iterator[None]:
         for kind in (torch.cuda, torch.xpu, torch.mtia):
             if not kind.is_available():
                 patch.setattr(kind, "manual_seed_all", lambda seed: None, raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def samples_do_not_search_the_stack() -> Iterator[None]:
+    """PyTorch's samples look for a unittest.TestCase in the stack, with the source of each frame: 20 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("common_utils", "opinfo.core"):
+            module = sys.modules.get(f"torch.testing._internal.{name}")
+            if module is not None:
+                patch.setattr(module, "extract_test_fn", lambda: None)
         yield
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class GenesisError(Exception):
     """Base of the errors that only Genesis raises."""
@@ -82,7 +84,7 @@ _NO_ROOM = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of Genesis, Python, NumPy or torch means that memory ran out.
+    """Whether an error of Genesis, Python, the system, NumPy or torch means that memory ran out.
 
     Example:
         >>> from genesis.errors import is_out_of_memory
@@ -91,4 +93,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError | OutOfMemoryError):
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError | ValueError) and any(part in str(error) for part in _NO_ROOM)

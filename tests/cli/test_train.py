@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from PIL import Image
 import genesis
 from genesis import cli, models
 from genesis.segmentation import events, memory, progress
+from tests import forkserver
 from tests.segmentation.test_training import read_events
 
 TINY = ["--width", "2", "--depth", "2", "--crop", "16", "--batch-size", "2", "--steps", "3"]
@@ -149,13 +149,11 @@ def test_kill_at_twenty_random_moments() -> None:
 
     The processes are forked from one that has imported everything, so that they die in the training, not in imports.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["genesis.cli.train", "genesis.data", "genesis.models", "PIL.PngImagePlugin"])
     arguments = ["train", "data", *TINY, "--epochs", "1000", "--save-every", "1"]
     generator, checkpoint, steps = np.random.default_rng(0), Path("runs/train/checkpoint.safetensors"), [0]
     for _ in range(NUM_KILLS):
         resume = ["--resume"] if checkpoint.exists() else []
-        process = context.Process(target=cli.main, args=([*arguments, *resume],))
+        process = forkserver.context.Process(target=cli.main, args=([*arguments, *resume],))
         process.start()
         wait_for_step(checkpoint, steps[-1] + 1 if generator.random() < 0.7 else 0)
         time.sleep(generator.uniform(0, 0.1))

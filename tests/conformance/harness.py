@@ -12,6 +12,7 @@ import genesis
 from genesis import dtypes, shapes
 from genesis.port.facade import facade
 from tests.conformance import surface
+from tests.conformance.accuracy import Distances
 
 FORMATS = ("channels_last", "contiguous_format", "preserve_format")
 DTYPES = {getattr(torch, dtype.name): dtype for dtype in dtypes.WITH_COMPLEX}
@@ -67,9 +68,13 @@ def tensors(value: Any, kind: type) -> list[Any]:
 
 
 def check_sample(
-    ours: Callable[..., Any], theirs: Callable[..., Any], sample: Any, device: str = "cpu", gradients: bool = True
-) -> None:
-    """Results agree in value, shape and dtype; so do the gradients of every operand that requires grad."""
+    ours: Callable[..., Any], theirs: Callable[..., Any], sample: Any, device: str = "cpu", gradients: bool = True,
+    measured: list[Distances] | None = None,
+) -> None:  # fmt: skip
+    """Results agree in value, shape and dtype; so do the gradients of every operand that requires grad.
+
+    measured: the call's distances from float64 are added to it.
+    """
     arguments = ((sample.input, *sample.args), sample.kwargs)
     mine = to_genesis(arguments, device)
     expected = theirs(*arguments[0], **arguments[1])
@@ -100,6 +105,9 @@ def check_sample(
                 raise
             exact = exact or _in_float64(theirs, arguments, gradients)
             _compare_errors(what, a, e, exact[number])
+    if measured is not None:
+        exact = exact or _in_float64(theirs, arguments, gradients)
+        measured.append(_distances([(a, e) for _, a, e in pairs], exact))
 
 
 def _gradients_of_torch(arguments: Any, results: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -159,25 +167,24 @@ def _in_float64(theirs: Callable[..., Any], arguments: Any, gradients: bool) -> 
     return results + (_gradients_of_torch(wide, results) if gradients else [])
 
 
-def distances(
-    ours: Callable[..., Any], theirs: Callable[..., Any], sample: Any, device: str, gradients: bool
-) -> list[tuple[float, float]]:
+def distances(ours: Callable[..., Any], theirs: Callable[..., Any], sample: Any, device: str) -> Distances:
     """How far each result and gradient, of Genesis and of PyTorch, is from float64: relative to its norm."""
     arguments = ((sample.input, *sample.args), sample.kwargs)
     mine = to_genesis(arguments, device)
     expected, actual = tensors(theirs(*arguments[0], **arguments[1]), torch.Tensor), ours(*mine[0], **mine[1])
     found = tensors(actual, genesis.Tensor)
-    if gradients:
-        found, expected = (
-            found + _gradients_of_genesis(mine, found),
-            expected + _gradients_of_torch(arguments, expected),
-        )
-    pairs = []
-    for a, e, exact in zip(found, expected, _in_float64(theirs, arguments, gradients), strict=True):
-        if e.dtype is torch.float32 and exact.numel():
+    found += _gradients_of_genesis(mine, found)
+    expected += _gradients_of_torch(arguments, expected)
+    return _distances(list(zip(found, expected, strict=True)), _in_float64(theirs, arguments, gradients=True))
+
+
+def _distances(pairs: list[tuple[Any, torch.Tensor]], exact: list[torch.Tensor]) -> Distances:
+    found = []
+    for (a, e), x in zip(pairs, exact, strict=True):
+        if e.dtype is torch.float32 and x.numel():
             both = a.detach().cpu().to_torch().double(), e.detach().double()
-            pairs.append((_distance(both[0], exact.detach()), _distance(both[1], exact.detach())))
-    return pairs
+            found.append((_distance(both[0], x.detach()), _distance(both[1], x.detach())))
+    return found
 
 
 def _distance(found: torch.Tensor, exact: torch.Tensor) -> float:

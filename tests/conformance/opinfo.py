@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.conformance import surface
+from tests.conformance import accuracy, surface
 from tests.conformance.harness import check_refused, check_sample, find, tensors
 
 OPS: dict[str, list[Any]] = {}
@@ -43,15 +43,26 @@ def cases(everywhere: Sequence[torch.dtype] = (), where_all: Sequence[torch.dtyp
                 yield pytest.param(op, dtype, id=f"{variant}-{str(dtype).removeprefix('torch.')}")
 
 
-def check_samples(op: Any, dtype: torch.dtype, device: str = "cpu", most: int | None = None) -> None:
-    """Every sample of an op on a device, or the number `most` of them, spread over those that are small."""
+_LARGEST = {"mode": 300}  # elements, each of which is compared with each other
+
+
+def check_samples(
+    op: Any, dtype: torch.dtype, device: str = "cpu", most: int | None = None, most_measured: int | None = 0
+) -> None:
+    """Every sample of an op on a device, or the number `most` of them, spread over those that are small.
+
+    most_measured: for so many of them, or all, the distance from float64 is compared with PyTorch's too.
+    """
     ours = find(op.name)
     assert ours is not None, f"genesis.{op.name} is missing"
     refused = surface.DEVIATIONS.get(op.name, ("", lambda sample: False))[1]
-    draws = draws_of(op, device)
+    draws, draws_anywhere = draws_of(op, device), draws_of(op)
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     samples = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)))
-    for number, sample in samples if most is None else _spread(samples, most):
+    largest = _LARGEST.get(op.name, 3000)
+    measured = dict(_spread(samples, most_measured if accuracy.is_measured(op, dtype) else 0, largest))
+    distances: list[accuracy.Distances] = []
+    for number, sample in (dict(_spread(samples, most, largest)) | measured).items():
         if device == "cuda" and op.name in surface.ON_CPU_ONLY:
             check_refused(ours, sample, "complex tensors are on the CPU only", device)
             continue
@@ -60,10 +71,12 @@ def check_samples(op: Any, dtype: torch.dtype, device: str = "cpu", most: int | 
             continue
         if draws(sample):
             continue
+        into = distances if number in measured and not draws_anywhere(sample) else None
         try:
-            check_sample(ours, op.op, sample, device, gradients)
+            check_sample(ours, op.op, sample, device, gradients, into)
         except Exception as error:
             raise AssertionError(f"{op.name} sample {number}: {sample}\n{type(error).__name__}: {error}") from error
+    accuracy.check(distances, accuracy.rounding(op.name, device))
 
 
 def draws_of(op: Any, device: str = "cuda") -> Callable[[Any], bool]:
@@ -87,18 +100,21 @@ def comparable_samples(op: Any, dtype: torch.dtype, device: str, most: int | Non
     draws = draws_of(op)
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     samples = list(enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradients)))
-    for _, sample in samples if most is None else _spread(samples, most):
+    for _, sample in _spread(samples, most):
         if not refused(sample) and not draws(sample):
             yield sample
 
 
-def _spread(samples: list[tuple[int, Any]], most: int, largest: int = 3000) -> list[tuple[int, Any]]:
+def _spread(samples: list[tuple[int, Any]], most: int | None, largest: int = 3000) -> list[tuple[int, Any]]:
+    if most is None:
+        return samples
+
     def size(numbered: tuple[int, Any]) -> int:
         sample = numbered[1]
         return sum(tensor.numel() for tensor in tensors((sample.input, sample.args, sample.kwargs), torch.Tensor))
 
     small = sorted((numbered for numbered in samples if size(numbered) <= largest), key=size)
-    return small[:: math.ceil(len(small) / most)] if small else []
+    return small[:: math.ceil(len(small) / most)] if small and most else []
 
 
 def check_errors(name: str, device: str = "cpu") -> None:

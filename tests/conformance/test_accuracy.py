@@ -1,12 +1,10 @@
-"""How far float32 is from float64: no result or gradient of any op more than twice as far as PyTorch's.
+"""Long sums, where orders of adding up part: float32 no more than twice as far from float64 as PyTorch's.
 
-PyTorch's own samples are small, so that single roundings decide: an op's distances are taken together, over all of
-them. Long sums, where orders of adding up part, have cases of their own.
+PyTorch's samples, which are short, are measured where they are compared: opinfo.check_samples.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,53 +16,9 @@ import genesis
 import genesis.nn.functional as GF
 from genesis.records import ConvSettings, NormOptions, NormState
 from genesis.settings import override
-from tests.conformance import opinfo, surface
-from tests.conformance.harness import distances, find
-
-ROUNDING = 2.4e-7  # two units in the last place, of a result's norm
-# The GPU's kernels add up in float32 where PyTorch on the CPU does in float64, or they round more on the way.
-GPU_ROUNDING = {
-    # Exponentials of scores s are powers of two, whose exponents s·log₂e are rounded: |s|·2⁻²⁴, with |s| up to 15.
-    "nn.functional.scaled_dot_product_attention": 1e-6,
-    "addbmm": 4e-7,  # products in three passes, scaled and summed over the batch
-    "linalg.vector_norm": 6e-7,  # its gradient has powers, which are exponentials of logarithms
-    "conv_bn_relu": 4e-7,  # a convolution may have 3e-7, the norm comes on top
-}
-# Weights of two observations cancel: their gradient is zero, and what is computed for it rounding alone.
-NOT_MEASURED = {"cov"}
-FUNCTIONS = [op for op in opinfo.cases() if op.values[1] is torch.float32 and op.values[0].name not in NOT_MEASURED]
-
-pytestmark = pytest.mark.filterwarnings(*opinfo.ITS_WARNINGS)
-
-
-@pytest.mark.parametrize(("op", "dtype"), FUNCTIONS)
-def test_samples(op: Any, dtype: torch.dtype) -> None:
-    check(_of_samples(op, dtype, "cpu"))
-
-
-@pytest.mark.parametrize(("op", "dtype"), [op for op in FUNCTIONS if op.values[0].name not in surface.ON_CPU_ONLY])
-def test_samples_simulated(op: Any, dtype: torch.dtype) -> None:
-    with override(cuda="simulated"):
-        check(_of_samples(op, dtype, "cuda", most=2), GPU_ROUNDING.get(op.name, ROUNDING))
-
-
-def _of_samples(op: Any, dtype: torch.dtype, device: str, most: int | None = None) -> Iterator[list[Any]]:
-    ours = find(op.name)
-    assert ours is not None
-    gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-    for sample in opinfo.comparable_samples(op, dtype, device, most):
-        yield distances(ours, op.op, sample, device, gradients)
-
-
-def check(samples: Iterator[list[tuple[float, float]]], rounding: float = ROUNDING) -> None:
-    """The root mean square over the samples, of each result and gradient."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for sample in samples:
-        for index, pair in enumerate(sample):
-            found.setdefault(index, []).append(pair)
-    for index, pairs in found.items():
-        ours, theirs = (math.sqrt(sum(each[side] ** 2 for each in pairs) / len(pairs)) for side in (0, 1))
-        assert ours <= max(2 * theirs, rounding), f"result or gradient {index}: {ours:.2g}, PyTorch {theirs:.2g}"
+from tests.conformance import accuracy, opinfo
+from tests.conformance.accuracy import Distances
+from tests.conformance.harness import distances
 
 
 def normal(*shape: int, mean: float = 0.0) -> torch.Tensor:
@@ -166,35 +120,27 @@ LONG: dict[str, tuple[tuple[Callable[..., Any], Callable[..., Any]], Callable[[i
 
 @pytest.mark.parametrize("name", LONG)
 def test_long_sums(name: str) -> None:
-    check(_of_long(name, "cpu", size=6))
+    accuracy.check(_of_long(name, "cpu", size=6))
 
 
 @pytest.mark.parametrize("name", LONG)
 def test_long_sums_simulated(name: str) -> None:
     with override(cuda="simulated"):
-        check(_of_long(name, "cuda", size=1), GPU_ROUNDING.get(name, ROUNDING))
+        accuracy.check(_of_long(name, "cuda", size=1), accuracy.rounding(name, "cuda"))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", LONG)
 def test_long_sums_on_a_gpu(name: str) -> None:
     with override(cuda="auto"):
-        check(_of_long(name, "cuda", size=6), GPU_ROUNDING.get(name, ROUNDING))
+        accuracy.check(_of_long(name, "cuda", size=6), accuracy.rounding(name, "cuda"))
 
 
-def _of_long(name: str, device: str, size: int) -> Iterator[list[Any]]:
+def _of_long(name: str, device: str, size: int) -> Iterator[Distances]:
     (ours, theirs), operands = LONG[name]
     for seed in range(1, 4):  # from 0, harness.seed_like draws the gradients: they would be the operands
         _generator.manual_seed(seed)
         mine = [each.requires_grad_(each.is_floating_point()) for each in operands(size)]
         # PyTorch in its own order of memory, NCHW, for which its sums are made.
         sample = opinfo.Sample(mine[0], tuple(mine[1:]))
-        yield distances(ours, lambda *args: theirs(*(each.contiguous() for each in args)), sample, device, True)
-
-
-def test_the_walk_is_over_all_names() -> None:
-    walked = {parameter.values[0].name for parameter in FUNCTIONS}
-    walked |= NOT_MEASURED
-    assert walked == {name for name in opinfo.NAMES if name in opinfo.OPS} - set(surface.INTEGERS_ONLY) - {
-        name for name in opinfo.NAMES if not any(torch.float32 in op.dtypes for op in opinfo.OPS.get(name, ()))
-    }
+        yield distances(ours, lambda *args: theirs(*(each.contiguous() for each in args)), sample, device)

@@ -9,21 +9,31 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conformance import opinfo, surface
+from tests.conformance import accuracy, opinfo, surface
 
 HALVES_AND_DOUBLE = (torch.float64, torch.bfloat16, torch.float16)
 
 
+CASES = list(opinfo.cases((torch.float64,), where_all=HALVES_AND_DOUBLE))
+
+
 @pytest.mark.filterwarnings(*opinfo.ITS_WARNINGS)
-@pytest.mark.parametrize(("op", "dtype"), list(opinfo.cases((torch.float64,), where_all=HALVES_AND_DOUBLE)))
+@pytest.mark.parametrize(("op", "dtype"), CASES)
 def test_samples(op: Any, dtype: torch.dtype) -> None:
     is_extra = dtype is torch.float64 and op.name not in opinfo.ALL_DTYPES  # few of max pooling's 1,400 samples
-    opinfo.check_samples(op, dtype, most=60 if is_extra else None)
+    opinfo.check_samples(op, dtype, most=60 if is_extra else None, most_measured=None)
 
 
 @pytest.mark.parametrize("name", opinfo.WITH_ERRORS)
 def test_errors(name: str) -> None:
     opinfo.check_errors(name)
+
+
+def test_the_accuracy_of_all_names_is_measured() -> None:
+    measured = {case.values[0].name for case in CASES if accuracy.is_measured(*case.values)}
+    assert measured == {
+        name for name in opinfo.NAMES if any(torch.float32 in op.dtypes for op in opinfo.OPS.get(name, ()))
+    } - {*accuracy.NOT_MEASURED, *surface.INTEGERS_ONLY}
 
 
 def test_deviations_are_documented() -> None:

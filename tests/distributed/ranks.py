@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import multiprocessing
 import os
 import tempfile
 import time
@@ -17,11 +16,10 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tests import forkserver
+
 TIMEOUT = 60.0  # seconds that a call of a group, and a program, may take
 IMPORTING = 300.0  # seconds that the import of a program's module may take, where nothing of it is in memory
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.distributed.programs"])
 
 
 class RanksError(AssertionError):
@@ -43,9 +41,9 @@ class Ranks:
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(size):
-            here, there = _context.Pipe()
+            here, there = forkserver.context.Pipe()
             arguments = (there, rank, size, store, timeout, environment or {})
-            process = _context.Process(target=_serve, args=arguments, daemon=True)
+            process = forkserver.context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             there.close()
             self._pipes.append(here)

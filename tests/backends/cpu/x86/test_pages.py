@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import threading
@@ -77,3 +78,26 @@ def test_a_thread_has_scratch_memory_of_its_own() -> None:
 def test_without_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
     assert torch.equal(pages.kept(torch.ones(2 << 20)), torch.ones(2 << 20))
+
+
+def test_a_small_weight_where_there_is_no_room_for_what_many_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Limited(pages._Chunk):
+        def __new__(cls, fileno: int, length: int, **options: int) -> Limited:
+            if length > 2 * pages.PAGE:
+                raise OSError(errno.ENOMEM, "Cannot allocate memory")
+            return super().__new__(cls, fileno, length, **options)
+
+    monkeypatch.setattr(pages, "_Chunk", Limited)
+    monkeypatch.setattr(pages, "_last", None)
+    assert torch.equal(pages.kept(torch.ones(1000)), torch.ones(1000))
+    with pytest.raises(MemoryError, match="cannot allocate 14680064 bytes for a convolution"):
+        pages.kept(torch.ones(3 << 20))
+
+
+def test_other_errors_of_the_system_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(pages, "_Chunk", refused)
+    with pytest.raises(PermissionError, match="not permitted"):
+        pages.scratch(2 << 30)

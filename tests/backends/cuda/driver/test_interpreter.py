@@ -70,6 +70,20 @@ def _libdevice_kernel(out_ptr, x_ptr, SIZE: tl.constexpr):
     )
 
 
+@triton.jit
+def _numbers_kernel(out_ptr, x_ptr, SIZE: tl.constexpr):
+    """The same numbers beside operands of several types, one after the other."""
+    i = tl.arange(0, SIZE)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, x + 1)
+    tl.store(out_ptr + SIZE + i, i + 1)
+    tl.store(out_ptr + 2 * SIZE + i, i + 1.0)
+    tl.store(out_ptr + 3 * SIZE + i, (i.to(tl.int8) + 1) // 2)
+    tl.store(out_ptr + 4 * SIZE + i, (i + 1) / 2)
+    tl.store(out_ptr + 5 * SIZE + i, (i >> 1) + (i > 1).to(tl.int32) + 1)
+    tl.store(out_ptr + 6 * SIZE + i, tl.where(x == 1, 0.5, x + 0.5))
+
+
 def upload(cuda: Backend, values: np.ndarray) -> array.DeviceArray:
     return cuda.from_cpu(values, dtypes.BY_NAME[values.dtype.name])
 
@@ -95,6 +109,16 @@ def test_reductions(cuda: Backend) -> None:
     launch(_reduce_kernel, (1,), out, upload(cuda, x), SIZE=8)
     expected = [7, -8, 2, np.cumsum(x).sum(), (1 / (1 + np.exp(-x))).sum()]
     np.testing.assert_allclose(cuda.to_cpu(out), expected, rtol=1e-6)
+
+
+def test_numbers_take_the_type_of_the_other_operand(cuda: Backend) -> None:
+    """Each time: what a number was converted to is kept for the next operation."""
+    i, x = np.arange(4), np.array([0.25, 1, -3, np.inf], np.float32)
+    wanted = [x + 1, i + 1, i + 1, (i + 1) // 2, (i + 1) / 2, (i >> 1) + (i > 1) + 1, np.where(x == 1, 0.5, x + 0.5)]
+    for _ in range(2):
+        out = array.empty((28,), dtypes.float32)
+        launch(_numbers_kernel, (1,), out, upload(cuda, x), SIZE=4)
+        np.testing.assert_array_equal(cuda.to_cpu(out), np.concatenate(wanted))
 
 
 def test_atomics_add_up(cuda: Backend) -> None:

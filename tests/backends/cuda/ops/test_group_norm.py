@@ -32,7 +32,7 @@ SHAPES = {
     "batch 1, splits": ((1, 6, 40, 40), 2),
     "volume": ((2, 8, 3, 4, 5), 4),
 }
-_ROUNDING = 2.4e-7  # as in tests/conformance/test_accuracy.py
+_ROUNDING = 2.4e-7  # as in tests/conformance/accuracy.py
 ORDERS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import threading
 import weakref
@@ -34,12 +35,25 @@ class _Chunk(mmap.mmap):
 
 def _chunk(num_bytes: int) -> _Chunk:
     size = -(-num_bytes // PAGE) * PAGE
-    made = _Chunk(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        made = _Chunk(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"cannot allocate {size + PAGE} bytes for a convolution") from None
     made.start = -ctypes.addressof(ctypes.c_char.from_buffer(made)) % PAGE
     made.used, made.room = 0, size
     with contextlib.suppress(OSError, AttributeError):  # of systems without large pages
         made.madvise(mmap.MADV_HUGEPAGE, made.start, size)
     return made
+
+
+def _shared(num_bytes: int) -> _Chunk:
+    """Memory for a weight and those that follow it; for it alone where addresses are scarce, as under `ulimit -v`."""
+    try:
+        return _chunk(_CHUNK)
+    except MemoryError:
+        return _chunk(num_bytes)
 
 
 _lock = threading.Lock()
@@ -55,7 +69,7 @@ def kept(weight: Tensor) -> Tensor:
             chunk = _chunk(num_bytes)
         else:
             last = None if _last is None else _last()
-            chunk = last if last is not None and last.used + num_bytes <= last.room else _chunk(_CHUNK)
+            chunk = last if last is not None and last.used + num_bytes <= last.room else _shared(num_bytes)
             _last = weakref.ref(chunk)
         found = _floats(chunk, weight.numel())
         chunk.used += num_bytes

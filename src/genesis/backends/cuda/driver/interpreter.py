@@ -15,6 +15,7 @@ import statistics
 import threading
 import types
 from collections.abc import Callable, Sequence
+from numbers import Number
 from types import FunctionType
 from typing import Any, TypeAlias
 
@@ -32,6 +33,7 @@ from genesis.backends.cuda.driver.interface import KernelError, Kind, Path, Sign
 from genesis.dtypes import HostArray
 
 NumpyFunction: TypeAlias = Callable[..., Any]  # of arrays
+Operand: TypeAlias = tl.tensor | Number
 
 _lock = threading.RLock()  # the interpreter keeps the running program's index in a global
 _rewritten: dict[FunctionType, FunctionType] = {}
@@ -140,6 +142,19 @@ def _init_tensor(tensor: tl.tensor, handle: TensorHandle, dtype: tl.dtype) -> No
         tensor.numel, tensor.shape = sizes
 
 
+def _interpret(
+    owner: object, name: str, member: FunctionType, _: InterpreterBuilder, scope: interpreter._LangPatchScope
+) -> None:
+    """Have a function of the language compute by NumPy: as Triton's own, which makes three calls for one."""
+    function, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
+
+    def call(*args: object, **options: object) -> object:
+        options["_semantic"] = semantic
+        return function(*args, **options)
+
+    scope.set_attr(owner, name, call)
+
+
 class _Language:
     """The attributes of triton.language with which it computes by NumPy, to put in place and to take away again."""
 
@@ -155,14 +170,27 @@ class _Language:
         originals: dict[tuple[int, str], tuple[object, str, object]] = {}
         for owner, name, original in scope._changes:
             originals.setdefault((id(owner), name), (owner, name, original))
-        self._changes = [(*entry, inspect.getattr_static(entry[0], entry[1])) for entry in originals.values()]
+        changes = [(*entry, inspect.getattr_static(entry[0], entry[1])) for entry in originals.values()]
         scope.restore()
+        # Most are in modules, whose dictionaries take all of them at once: this is done twice for each launch.
+        self._modules: dict[str, tuple[dict[str, object], dict[str, object], dict[str, object]]] = {}
+        self._changes = []
+        for owner, name, original, interpreted in changes:
+            if isinstance(owner, types.ModuleType) and original is not interpreter._MISSING:
+                _, before, during = self._modules.setdefault(owner.__name__, (vars(owner), {}, {}))
+                before[name], during[name] = original, interpreted
+            else:
+                self._changes.append((owner, name, original, interpreted))
 
     def __enter__(self) -> None:
+        for attributes, _, during in self._modules.values():
+            attributes.update(during)
         for owner, name, _, interpreted in self._changes:
             setattr(owner, name, interpreted)
 
     def __exit__(self, *exception: object) -> None:
+        for attributes, before, _ in self._modules.values():
+            attributes.update(before)
         for owner, name, original, _ in self._changes:
             if original is interpreter._MISSING:
                 delattr(owner, name)
@@ -290,8 +318,10 @@ class _Builder(InterpreterBuilder):
         return super().create_fp_to_fp(src, dst_type, rounding_mode)
 
     def _refuse_bfloat16(self, *operands: TensorHandle) -> None:
-        if any(operand.dtype.scalar == tl.bfloat16 for operand in operands):
-            raise KernelError(f"{self.kernel_name}: arithmetic on bfloat16; convert to float32 right after the load")
+        for operand in operands:
+            if operand.dtype.scalar.name == "bf16":
+                advice = "convert to float32 right after the load"
+                raise KernelError(f"{self.kernel_name}: arithmetic on bfloat16; {advice}")
 
     def binary_op(self, lhs: TensorHandle, rhs: TensorHandle, op: NumpyFunction) -> TensorHandle:
         self._refuse_bfloat16(lhs, rhs)
@@ -327,7 +357,35 @@ class _Builder(InterpreterBuilder):
         return TensorHandle(np.asarray(result).astype(dtype), result_type.scalar)
 
 
+_constants: dict[tuple[object, ...], tl.tensor] = {}  # numbers as operands, by the type of the other one
+_MOST_CONSTANTS, _LARGEST_CONSTANT = 4096, 4096  # operands; elements
+
+
 class _Semantic(TritonSemantic):
+    def binary_op_type_checking_impl(
+        self, lhs: Operand, rhs: Operand, allow_lhs_ptr: bool = False, allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True, div_or_mod: bool = False,
+    ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+        """Triton's own, without its questions to operands of one type, and to numbers that it converted before."""
+        flags = allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
+        if not isinstance(lhs, tl.tensor):
+            return super().binary_op_type_checking_impl(lhs, rhs, *flags)
+        scalar = lhs.type.scalar
+        if isinstance(rhs, tl.tensor):
+            if scalar is rhs.type.scalar and not div_or_mod and not scalar.is_ptr():
+                return self.broadcast_impl_value(lhs, rhs)
+            return super().binary_op_type_checking_impl(lhs, rhs, *flags)
+        key = lhs.type.name, type(rhs), rhs, arithmetic_check, div_or_mod
+        constant = _constants.get(key)
+        if constant is not None:
+            return lhs, constant
+        left, right = super().binary_op_type_checking_impl(lhs, rhs, *flags)
+        if left is lhs and not scalar.is_ptr() and right.handle.data.size <= _LARGEST_CONSTANT:
+            if len(_constants) >= _MOST_CONSTANTS:
+                _constants.clear()
+            _constants[key] = right
+        return left, right
+
     def broadcast_impl_value(self, lhs: tl.tensor, rhs: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
         """Triton's own; equal shapes, the most frequent case, are seen without a loop over them."""
         left, right = lhs.type, rhs.type
@@ -338,6 +396,7 @@ class _Semantic(TritonSemantic):
 
 assert "_semantic" in inspect.signature(libdevice.tanh).parameters
 interpreter._get_np_dtype = _numpy_dtype
+interpreter._patch_attr = _interpret
 interpreter.interpreter_builder = _Builder()
 interpreter.interpreter_semantic = _Semantic(interpreter.interpreter_builder)
 _language = _Language()

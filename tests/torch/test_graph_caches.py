@@ -277,10 +277,11 @@ def test_graphs_with_symbols_are_left_to_inductors_cache() -> None:
         assert (config.bundled_autograd_cache, config.enable_autograd_cache) == (False, False)
 
 
-def test_graphs_that_aot_autograd_refuses(captures: dict[str, object]) -> None:
+@pytest.mark.parametrize("function", [counted, torch.Tensor.add], ids=["unknown", "a method"])
+def test_graphs_that_aot_autograd_refuses(function: Any, captures: dict[str, object]) -> None:
     graph = _graph()
     with graph.graph.inserting_before(None):
-        graph.graph.call_function(counted, (None,))
+        graph.graph.call_function(function, (None,))
     with graph_caches.keeping(graph, [torch.ones(1)], captures):
         assert not torch._functorch.config.enable_autograd_cache
 

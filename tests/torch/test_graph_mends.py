@@ -181,6 +181,16 @@ def test_other_calls_in_their_place(function: Any, args: tuple[Any, ...], expect
     assert called(before) == [function.__name__]
 
 
+@pytest.mark.usefixtures("on_cuda")
+def test_averages_of_rows() -> None:
+    """They are averages of images of one row, which lie as channels-last ones do."""
+    module, x = graph_of(F.avg_pool1d, 3, 2, 1, True, shape=(2, 4, 7)), torch.randn(2, 7, 4).transpose(1, 2)
+    assert mend(module, "aot_eager")
+    module.graph.lint()
+    assert called(module)[:3] == ["unsqueeze", "genesis.avg_pool2d", "squeeze"]
+    torch.testing.assert_close(module(x), F.avg_pool1d(x, 3, 2, 1, True))
+
+
 def test_windows_that_end_beyond_the_input() -> None:
     for function, x in ((F.avg_pool1d, torch.rand(4, 7)), (F.avg_pool2d, torch.rand(4, 7, 7))):
         module = graph_of(function, 2, ceil_mode=True, shape=x.shape)

@@ -87,6 +87,6 @@ def _can_be_kept(graph: fx.GraphModule, inputs: Sequence[object], options: Mappi
         return False
     try:
         autograd_cache.check_cacheable(graph)
-    except autograd_cache.BypassAOTAutogradCache:
+    except Exception:  # it refuses the graph, or fails: of a method of Tensor, it asks for a module
         return False
     return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
+
+from genesis.torch.activations import Function
 
 
 def tensor_of(node: fx.Node) -> Tensor:
@@ -16,7 +18,7 @@ def tensor_of(node: fx.Node) -> Tensor:
     return value
 
 
-def call(graph: fx.Graph, function: Callable[..., Tensor], *args: object, **kwargs: object) -> fx.Node:
+def call(graph: fx.Graph, function: Function, *args: object, **kwargs: object) -> fx.Node:
     """A call of a function of tensors, whose nodes have values; the new one has too."""
     new = graph.call_function(function, args, kwargs)
     new.meta["example_value"] = function(*tree_map_only(fx.Node, tensor_of, args), **kwargs)

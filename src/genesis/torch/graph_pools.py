@@ -65,22 +65,25 @@ def _replace(node: fx.Node, compiler: str) -> bool:
     """Put torch.ops.genesis.avg_pool2d in the place of a pooling whose gradient may be wrong."""
     given, dims = _given(node), _DIMS[node.target]
     padding, windows = constant_sizes(given["padding"], dims), _windows(given, dims)
-    if dims != 2 or padding is None or windows is None or not any(padding):
+    if dims == 3 or padding is None or windows is None or not any(padding):
         return False
     if not isinstance(given["divisor_override"], int | None):
         return False
-    kernel_size, stride = windows
     x = tensor_of(_input(given))
-    if not tensor_of(node).requires_grad or not _takes(x):
+    if not tensor_of(node).requires_grad or not _takes(x, dims):
         return False
+    kernel_size, stride = windows
+    if dims == 1:  # of images of one row
+        kernel_size, stride, padding = (1, *kernel_size), (1, *stride), (0, *padding)
     covering = -(-kernel_size[0] // stride[0]) * -(-kernel_size[1] // stride[1])
     calls_kernel = compiler != "inductor" or covering > _MOST_UNROLLED
     if not (_forgets_padding(x) if calls_kernel else _counts_wrongly(given)):
         return False
     with node.graph.inserting_before(node):
+        images = _input(given) if dims == 2 else call(node.graph, torch.unsqueeze, _input(given), -2)
         rest = [given[name] for name in _ARGUMENTS[4:]]
-        new = call(node.graph, torch.ops.genesis.avg_pool2d, _input(given), *windows, padding, *rest)
-        put(new, node)
+        new = call(node.graph, torch.ops.genesis.avg_pool2d, images, kernel_size, stride, padding, *rest)
+        put(new if dims == 2 else call(node.graph, torch.squeeze, new, -2), node)
     return True
 
 
@@ -107,9 +110,9 @@ def _windows(given: _Given, dims: int) -> tuple[_Sizes, _Sizes] | None:
     return None if kernel_size is None or stride is None else (kernel_size, stride)
 
 
-def _takes(x: Tensor) -> bool:
+def _takes(x: Tensor, dims: int) -> bool:
     """Return whether the op takes such a tensor."""
-    return x.dim() == 4 and x.is_floating_point() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return x.dim() == 2 + dims and x.is_floating_point() and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def _forgets_padding(x: Tensor) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -110,7 +110,7 @@ def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
     mode = "backward" if how.get("is_backward") else "inference" if how.get("is_inference") else "forward"
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     static = how.get("static_input_idxs") or ()
-    assert isinstance(static, Sequence)
+    assert isinstance(static, Iterable)
     lasting = {placeholders[index] for index in static}
     saved = [
         index
@@ -166,7 +166,7 @@ class _Backward:
 
     def __init__(self, run: Run, waiting: Counter, steps: Steps) -> None:
         self._run, self._waiting, self._steps = run, waiting, steps
-        self._last: graph_trees.Recording | None = None
+        self._function: object = None  # the number by which the trees know the graph
 
     def __call__(self, inputs: list[object]) -> Sequence[object]:
         number, order = len(inputs), self._steps.inputs_of_backward(len(inputs))
@@ -181,8 +181,8 @@ class _Backward:
             if given is None:
                 raise
         else:
-            if self._last is None:
-                self._last = graph_trees.recording_of(device_of(results))
+            if self._function is None:
+                self._function = graph_trees.function_of(device_of(results))
             return results
         by_index = dict(zip(order, given, strict=True))
         return self._run_without_recordings([by_index.get(index) for index in range(number)])
@@ -190,8 +190,8 @@ class _Backward:
     def _records_in_vain(self, inputs: list[object], order: Sequence[int]) -> bool:
         return (
             self._waiting.saved_by_hooks
-            and self._last is not None
-            and graph_trees.records_in_vain(device_of(inputs), self._last, inputs, order)
+            and self._function is not None
+            and graph_trees.records_in_vain(device_of(inputs), self._function, inputs, order)
         )
 
     def _run_without_recordings(self, inputs: list[object]) -> Sequence[object]:

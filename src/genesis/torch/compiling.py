@@ -143,7 +143,7 @@ class Compiled(Target):
 
     def _why_not(self, args: _Arguments, kwargs: _Keywords) -> str:
         """Why a call is to run eagerly; "" where it is not."""
-        if self._may_capture and torch.cuda.is_initialized() and not graph_trees.thread_has_trees():
+        if self._may_capture and not graph_trees.thread_has_trees() and torch.cuda.is_initialized():
             return "in a thread of the program's, where PyTorch captures from 2.13 on"
         if self._kinds is not None and not self._kinds.recorded(args, kwargs, self._model):
             return "inputs of a new kind, recorded if they come again"

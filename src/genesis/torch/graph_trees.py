@@ -102,8 +102,14 @@ def replayed(device: int) -> Node | None:
     return node if all(hasattr(node, field) for field in _FIELDS) else None
 
 
-def recording_of(device: int) -> Recording | None:
-    """The recording that has just been made or replayed; None if nothing was, or if this PyTorch's are others."""
+def function_of(device: int) -> object:
+    """The number of the graph that has just been recorded or replayed; None if none was."""
+    recording = _recording_of(device)
+    return None if recording is None else recording.wrapped_function.id
+
+
+def _recording_of(device: int) -> Recording | None:
+    """The recording that has just been made or replayed; None if none was, or if this PyTorch's are others."""
     node = None if (one := manager(device)) is None else one.current_node
     return cast(Recording, node) if node is not None and all(hasattr(node, field) for field in _MORE_FIELDS) else None
 
@@ -147,15 +153,15 @@ def goes_through_hooks() -> bool:
     return _top_hooks is not None and _top_hooks(True) is not None
 
 
-def records_in_vain(device: int, last: Recording, inputs: list[object], order: Sequence[int]) -> bool:
+def records_in_vain(device: int, function: object, inputs: list[object], order: Sequence[int]) -> bool:
     """Whether a backward would be recorded anew at each step, as hooks give what was saved in other places each time.
 
     Args:
-        last: a recording of the same graph.
+        function: the graph's number.
         order: the inputs that the captured part reads, in its order.
     """
-    now = recording_of(device)
-    recordings = [] if now is None or replayed(device) is None else now.children.get(last.wrapped_function.id, [])
+    now = _recording_of(device)
+    recordings = [] if now is None or replayed(device) is None else now.children.get(function, [])
     if len(recordings) < _MOST_RECORDINGS:
         return False
     given = [x for index in order if isinstance(x := inputs[index], Tensor)]

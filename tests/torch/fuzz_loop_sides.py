@@ -198,18 +198,11 @@ class Side:
             self.zero()
 
     def train(self, x: Tensor, seed: int, forward: Callable[[Tensor], Any] | None = None, first: bool = False) -> None:
-        """An ordinary step.
-
-        first: the loss is of one output only. Compiled, parameters behind the others then get gradients of zeros, which
-        are None in eager PyTorch: so they are filled.
-        """
+        """An ordinary step. first: the loss is of one output only."""
         if self.options.zero == "before" and self.count % self.options.every == 0:
             self.optimizer.zero_grad()
         outputs = self.call(x) if forward is None else forward(x)
         self.backward(self.loss(outputs, seed, first))
-        for parameter in self.model.parameters() if first else ():
-            if parameter.grad is None and parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter)
         self.update()
 
     def images(self, seed: int, size: int | None = None, shape: tuple[int, int] | None = None) -> Tensor:

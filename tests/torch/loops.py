@@ -176,6 +176,34 @@ class Halves(nn.Module):
         self.generator = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1))
 
 
+class TwoHeads(Net):
+    """Two outputs that train, and one that does not."""
+
+    def __init__(self, with_constant: bool = True) -> None:
+        super().__init__()
+        self.other = nn.Conv2d(4, 3, 1)
+        self.with_constant = with_constant
+
+    def forward(self, x: Tensor) -> Any:
+        features = self.stem(x)
+        outputs = self.head(features.mean((2, 3))), self.other(features)
+        return (outputs[0], x.mean((2, 3)), outputs[1]) if self.with_constant else outputs
+
+
+def one_of_two_heads(model: nn.Module) -> Steps:
+    """What moves a parameter without a gradient, momentum and weight decay, is to leave the idle head alone."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    for index in range(12):
+        outputs = model(batch(index)[0])
+        used = (outputs[0],), (outputs[-1],), (outputs[0], outputs[-1])
+        loss = sum(x.square().mean() for x in used[index // 3 % 3])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss
+        yield torch.tensor([parameter.grad is None for parameter in model.parameters()])
+
+
 def frozen(model: Any) -> Steps:
     model.stem.requires_grad_(False)
     yield from plain(model)

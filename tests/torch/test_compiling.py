@@ -24,9 +24,11 @@ from tests.torch.loops import (
     LOOPS,
     Net,
     Steps,
+    TwoHeads,
     agree,
     batch,
     evaluation_that_forgot_no_grad,
+    one_of_two_heads,
     outcome,
     plain,
     tolerance,
@@ -68,6 +70,15 @@ def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps]) -> None:
     compiled = genesis.torch.compile(copy.deepcopy(model))
     agree(outcome(loop, compiled), outcome(loop, model), tolerance(loop))
     assert all(graph.captured for graph in genesis.torch.report(compiled).graphs)
+
+
+def test_a_head_without_a_loss() -> None:
+    """By Inductor; the second compilation finds both graphs in AOTAutograd's cache."""
+    model = TwoHeads()
+    expected = outcome(one_of_two_heads, copy.deepcopy(model))
+    for _ in range(2):
+        torch._dynamo.reset()
+        agree(outcome(one_of_two_heads, genesis.torch.compile(copy.deepcopy(model))), expected)
 
 
 @pytest.mark.usefixtures("replays")

@@ -19,10 +19,12 @@ from tests.torch.loops import (
     Halves,
     Net,
     Steps,
+    TwoHeads,
     a_later_part_freezes,
     adversarial,
     agree,
     distance,
+    one_of_two_heads,
     outcome,
     plain,
 )
@@ -70,6 +72,14 @@ def test_two_models_in_one_step(loop: Callable[[nn.Module], Steps]) -> None:
     agree(outcome(loop, compiled), outcome(loop, model), 1e-3)
     captured(compiled.generator)
     captured(compiled.discriminator)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_head_without_a_loss(is_short: bool) -> None:
+    model = TwoHeads(with_constant=not is_short).cuda()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(one_of_two_heads, compiled), outcome(one_of_two_heads, model), 1e-3)
+    captured(compiled)
 
 
 def test_gradients_that_are_held() -> None:

@@ -271,8 +271,6 @@ def test_graphs_with_symbols_are_left_to_inductors_cache() -> None:
         assert (config.bundled_autograd_cache, config.enable_autograd_cache) == (True, True)
     with graph_caches.keeping(_graph(), [symbol], captured):
         assert (config.bundled_autograd_cache, config.enable_autograd_cache) == (False, False)
-    with graph_caches.keeping(_graph(), [symbol], {"triton.cudagraphs": False}):
-        assert (config.bundled_autograd_cache, config.enable_autograd_cache) == (False, True)
     with config.patch(enable_autograd_cache=False), graph_caches.keeping(_graph(), [torch.ones(1)], captured):
         assert (config.bundled_autograd_cache, config.enable_autograd_cache) == (False, False)
 

@@ -22,12 +22,14 @@ from tests.torch.loops import (
     Halves,
     Net,
     Steps,
+    TwoHeads,
     a_later_part_freezes,
     adversarial,
     agree,
     batch,
     checkpoints,
     evaluation_that_forgot_no_grad,
+    one_of_two_heads,
     outcome,
     plain,
     tolerance,
@@ -108,6 +110,15 @@ def test_two_models_in_one_step(loop: Callable[[nn.Module], Steps], is_short: bo
     genesis.torch.compile(compiled.discriminator)
     with override(short_steps=is_short):
         agree(outcome(thrice(loop), compiled), outcome(thrice(loop), model))
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_head_without_a_loss(is_short: bool, steps: Counter[str]) -> None:
+    model = TwoHeads(with_constant=not is_short)
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    with override(short_steps=is_short):
+        agree(outcome(thrice(one_of_two_heads), compiled), outcome(thrice(one_of_two_heads), model))
+    assert (steps["backward"] > 20) is is_short
 
 
 @pytest.fixture

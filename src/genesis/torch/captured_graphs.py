@@ -24,16 +24,18 @@ from genesis.torch.graph_passes import add_gradients_in_the_op
 from genesis.torch.recordings import Recording
 from genesis.torch.replaying import Counter
 from genesis.torch.step_plans import Metadata, Steps, device_of, is_capturable
+from genesis.torch.unused_outputs import NOTHING, Dependence, UnusedOutputs
 
 Run = Callable[[list[object]], Sequence[object]]
 
 
 class Compilation(NamedTuple):
-    """The compilation of one of Dynamo's graphs: its report, its counter, its steps."""
+    """The compilation of one of Dynamo's graphs: its report, its counter, its steps, its outputs without a use."""
 
     recording: Recording
     waiting: Counter
     steps: Steps
+    unused: UnusedOutputs
 
 
 _underway: ContextVar[Compilation | None] = ContextVar("_underway", default=None)
@@ -57,6 +59,7 @@ class GraphFacts(NamedTuple):
         leaving: the outputs that the program gets, but for those that are inputs.
         saved: the outputs in the graph's memory that autograd keeps for the backward.
         is_capturable: whether a capture has all of it.
+        dependence: of a backward's gradients on those of the outputs.
         metadata: of the forward, AOTAutograd's; None where that is not known.
     """
 
@@ -64,6 +67,7 @@ class GraphFacts(NamedTuple):
     leaving: list[int]
     saved: list[int]
     is_capturable: bool
+    dependence: Dependence
     metadata: Metadata | None
 
 
@@ -79,6 +83,8 @@ class CapturedGraph(CompiledFxGraph):
         assert isinstance(how, dict)
         if compilation is None:
             raise RuntimeError("this graph was compiled by genesis.torch.compile, and is of no use elsewhere")
+        if self.facts.mode == "backward":
+            compilation.unused.dependence = self.facts.dependence
         if is_captured(how):
             _follow(self, self.facts, compilation)
 
@@ -93,6 +99,8 @@ def compile_inner(
     if how.get("is_backward") and add_gradients_in_the_op(graph.graph):
         graph.recompile()
     facts = _facts(graph, how)  # now: Inductor changes the graph
+    if facts.mode == "backward":
+        compilation.unused.dependence = facts.dependence
     compiled = compile_fx_inner(graph, inputs, **how)
     if type(compiled) is CompiledFxGraph:
         compiled.__class__ = CapturedGraph
@@ -119,7 +127,8 @@ def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
     ]
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None and mode == "forward" else None
-    return GraphFacts(mode, leaving, saved, is_capturable(graph), metadata)
+    depends = Dependence.of(graph.graph) if mode == "backward" else NOTHING
+    return GraphFacts(mode, leaving, saved, is_capturable(graph), depends, metadata)
 
 
 def is_captured(how: dict[str, object]) -> bool:
@@ -130,7 +139,7 @@ def is_captured(how: dict[str, object]) -> bool:
 
 def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilation) -> None:
     """Put what is to be done around each replay into the place of a captured graph's function."""
-    recording, waiting, steps = compilation
+    recording, waiting, steps, _ = compilation
     recording.captured = True
     mode, leaving = facts.mode, facts.leaving
     if mode != "inference":

@@ -26,6 +26,7 @@ from genesis.torch.graph_passes import count_batches_at_once
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.recordings import Recording, Recordings
 from genesis.torch.step_plans import Steps
+from genesis.torch.unused_outputs import UnusedOutputs
 
 _logger = logging.getLogger("genesis.torch")
 _MAX_WAITING = 8  # forward passes of a graph without a backward
@@ -88,13 +89,15 @@ class Backend:
         patches = {**patches, **self.options, **key(self.options)}
         tell_inductor()
         waiting = Waiting()
-        steps = Steps(waiting)
+        unused = UnusedOutputs()
+        steps = Steps(waiting, unused)
         self._graphs.append(waiting)
-        compilation = Compilation(recording, waiting, steps)
+        compilation = Compilation(recording, waiting, steps, unused)
         inner = functools.partial(compile_inner, compilation)
         recording.cached = True  # unless Inductor is asked
         with keeping(graph, inputs, patches), compiling(compilation):
             compiled: Function = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
+        compiled = unused.follow(compiled)
         return steps.follow(compiled) if recording.captured and recording.with_gradients else compiled
 
     @property

@@ -60,18 +60,15 @@ def _sources() -> str:
 def keeping(graph: fx.GraphModule, inputs: Sequence[object], options: Mapping[str, object]) -> Iterator[None]:
     """Have PyTorch keep a graph as it is compiled within.
 
-    Graphs that are to be captured are kept in one piece, which brings back what Genesis knows of them; where that
-    cannot be, only Inductor's cache is used, which asks Genesis each time. Backward is compiled at once, as here is
-    where an obstacle can be dealt with.
+    They are kept in one piece, which brings back what Genesis knows of them; where that cannot be, only Inductor's
+    cache is used, which asks Genesis each time. Backward is compiled at once, as here is where an obstacle can be dealt
+    with.
     """
     from torch._functorch import config
-    from torch._inductor import config as inductor
 
-    patches: dict[str, object] = {"force_non_lazy_backward_lowering": True}
-    if options.get("triton.cudagraphs", inductor.triton.cudagraphs):
-        in_one_piece = hasattr(config, "bundled_autograd_cache") and _can_be_kept(graph, inputs, options)
-        patches |= {"bundled_autograd_cache": True} if in_one_piece else {"enable_autograd_cache": False}
-    patched: AbstractContextManager[object] = config.patch(patches)
+    in_one_piece = hasattr(config, "bundled_autograd_cache") and _can_be_kept(graph, inputs, options)
+    where = {"bundled_autograd_cache": True} if in_one_piece else {"enable_autograd_cache": False}
+    patched: AbstractContextManager[object] = config.patch({"force_non_lazy_backward_lowering": True} | where)
     with patched:
         yield
 

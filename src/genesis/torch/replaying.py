@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from genesis.torch import graph_trees, outstanding
 from genesis.torch.graph_trees import Node
+from genesis.torch.unused_outputs import Dependence
 
 Pick = Callable[[Sequence[Tensor]], list[Tensor]]
 Outputs = Callable[[Sequence[Tensor | None]], list[Tensor]]
@@ -90,8 +91,9 @@ class Facts(NamedTuple):
 class Plan:
     """Forward and backward of a captured graph, as its next steps are to run."""
 
-    def __init__(self, facts: Facts, counter: Counter) -> None:
+    def __init__(self, facts: Facts, counter: Counter, dependence: Dependence) -> None:
         self.facts, self.counter = facts, counter
+        self._dependence = Dependence(dependence.num, [dependence.bits[leaf] for leaf in facts.leaves])
         forward, backward = facts.forward, facts.backward
         self.is_outdated = False
         self._manager = graph_trees.manager(facts.device)
@@ -101,6 +103,7 @@ class Plan:
         self._tangents = [_tensor(backward.reconstructed_inputs[i]) for i in backward.non_static_input_idx]
         self._changed = _pick(facts.changed)
         self._results, self._saved = _pick_outputs(facts.results), _pick_outputs(facts.saved)
+        self._unused = [(x.shape, x.dtype, x.device) for x in self._results(forward.cached_tensor_outputs)]
         self._num_apart = forward.unaliased_in_all_paths.count(True), backward.unaliased_in_all_paths.count(True)
         self._groups = _by_dtype(backward, facts.gradients)
 
@@ -141,8 +144,18 @@ class Plan:
         one = Pass(self._saved(node.cached_tensor_outputs), kept, [x._version for x in kept], _addresses(kept))
         return one, tuple(x.clone() for x in self._results(node.cached_tensor_outputs))
 
-    def backward(self, one: Pass, tangents: Sequence[Tensor]) -> list[Tensor | None]:
-        """The gradients of the leaves."""
+    def backward(self, one: Pass, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The gradients of the leaves. tangents: those of the results; None: a loss does not use it."""
+        if None not in tangents:
+            return self._backward(one, cast("Sequence[Tensor]", tangents))
+        full = [
+            torch.zeros(shape, dtype=dtype, device=device) if x is None else x
+            for x, (shape, dtype, device) in zip(tangents, self._unused, strict=True)
+        ]
+        is_none = self._dependence.is_none(tangents)
+        return [None if unused else x for unused, x in zip(is_none, self._backward(one, full), strict=True)]
+
+    def _backward(self, one: Pass, tangents: Sequence[Tensor]) -> list[Tensor | None]:
         one.check()
         keeps = torch._C._autograd._get_current_graph_task_keep_graph()
         if keeps and self.facts.reuses:
@@ -216,12 +229,13 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, plan: Plan, args: Sequence[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
         ctx.plan = plan
+        ctx.set_materialize_grads(False)
         ctx.one, results = plan.replay_forward(args)
         return results
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _Context, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         return None, None, *ctx.plan.backward(ctx.one, tangents)
 
 
@@ -230,6 +244,8 @@ class _Context(Protocol):
 
     plan: Plan
     one: Pass
+
+    def set_materialize_grads(self, value: bool) -> None: ...
 
 
 # Function.apply looks at each argument for wrappers of functorch that are dead; where functorch is, steps are others.

@@ -18,6 +18,7 @@ from genesis.torch import graph_trees
 from genesis.torch.activations import Function
 from genesis.torch.graph_trees import Node
 from genesis.torch.replaying import ARGUMENT, CONSTANT, SAVED, TANGENT, Counter, Facts, Output, Plan, Source
+from genesis.torch.unused_outputs import UnusedOutputs
 
 _TRIES = 16  # steps, and plans of which parameters moved
 Run = Callable[[list[Tensor]], Sequence[Tensor | None]]
@@ -78,8 +79,9 @@ class _Seen:
 class Steps:
     """The steps of one of Dynamo's graphs."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counter, unused: UnusedOutputs) -> None:
         self.plan: Plan | None = None
+        self._unused = unused
         self._counter, self._tries = counter, _TRIES if settings.short_steps and graph_trees.known() else 0
         self._halves: dict[bool, _Half] = {}
         self._metadata: Metadata | None = None
@@ -142,7 +144,7 @@ class Steps:
         if facts is None:
             self._tries = 0  # what is constant will not change
         else:
-            self.plan = Plan(facts, self._counter)
+            self.plan = Plan(facts, self._counter, self._unused.dependence)
 
 
 def _facts(

@@ -106,10 +106,10 @@ class Sample(NamedTuple):
         return _error(y, self.y), _error(grad_x, self.grad_x)
 
 
-def sample(op: Op) -> Sample:
+def sample(op: Op, shape: tuple[int, ...] = SHAPE) -> Sample:
     """Of numbers that every dtype has."""
     torch.manual_seed(0)
-    x = torch.randn(SHAPE).bfloat16().double().requires_grad_()
+    x = torch.randn(shape).bfloat16().double().requires_grad_()
     y = op(x)
     grad = torch.randn(y.shape).bfloat16().double()
     return Sample(x.detach(), grad, y.detach(), torch.autograd.grad(y, x, grad)[0])

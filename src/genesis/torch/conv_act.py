@@ -14,7 +14,8 @@ from genesis.torch import activations
 from genesis.torch.bridge import call
 from genesis.torch.modes import versions_of
 from genesis.torch.opaque import define, laid_out
-from genesis.torch.ops import GEOMETRY, empty_images, empty_output, geometry_of, in_dtype, not_differentiable
+from genesis.torch.ops import GEOMETRY, empty_images, empty_output, in_dtype, not_differentiable
+from genesis.torch.shapes import geometry_of, order_of
 from genesis.torch.signatures import (
     ActivatedArguments,
     ActivatedContext,
@@ -172,6 +173,7 @@ class _TracedConvAct(torch.autograd.Function):
         ctx.save_for_backward(args[0], args[1], y if args[9] == "result" else kept)
         ctx.set_materialize_grads(False)
         ctx.how = args[4:9]
+        ctx.order = order_of(y)
         ctx.mark_non_differentiable(kept)
         return y, kept
 
@@ -182,6 +184,7 @@ class _TracedConvAct(torch.autograd.Function):
             return (None,) * 10
         added = grad if activation is None and needs[3] else None
         needs[3] = needs[3] and activation is not None
+        grad = grad.contiguous(memory_format=ctx.order)  # a copy that a compiler makes part of what computes it
         grads = torch.ops.genesis.conv_act_backward(grad, *ctx.saved_tensors, *ctx.how, needs)
         wanted = [each if needed else None for each, needed in zip(grads, needs, strict=True)]
         return *wanted[:3], wanted[3] if added is None else added, *(None,) * 6

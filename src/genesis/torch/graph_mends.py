@@ -1,4 +1,4 @@
-"""Calls in Dynamo's graphs of which PyTorch's compilers or kernels compute a wrong gradient, or none."""
+"""Calls in Dynamo's graphs of which PyTorch's compilers or kernels compute a wrong gradient, none, or a slow one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from torch import fx
 
 from genesis.torch.graph_pads import mend_pad
 from genesis.torch.graph_pools import mend_average
+from genesis.torch.graph_resizes import gather_resize
 
 
 def mend(module: fx.GraphModule, compiler: str = "inductor") -> int:
-    """Put calls with right gradients in the place of others, in a graph and the bodies of its checkpoints.
+    """Put calls with better gradients in the place of others, in a graph and the bodies of its checkpoints.
 
     Args:
         compiler: of the graph: Inductor has faults of its own, and calls fewer of PyTorch's kernels than others do.
@@ -19,7 +20,9 @@ def mend(module: fx.GraphModule, compiler: str = "inductor") -> int:
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             calls = [node for node in part.graph.nodes if node.op == "call_function"]
-            changed = sum(mend_average(node, compiler) or mend_pad(node, compiler) for node in calls)
+            changed = sum(
+                mend_average(node, compiler) or mend_pad(node, compiler) or gather_resize(node) for node in calls
+            )
             if changed:
                 part.recompile()
             number += changed

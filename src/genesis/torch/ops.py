@@ -18,6 +18,7 @@ from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.results import current, kept_result
+from genesis.torch.shapes import geometry_of, order_of
 from genesis.torch.signatures import (
     Array,
     BackwardArguments,
@@ -293,6 +294,7 @@ class _TracedConvBNReLU(torch.autograd.Function):
             passed = y  # which the layer that takes it in keeps too
         _begin(ctx, args[:_NUM_TENSORS], [*saved, passed])
         ctx.options = args[8], *args[11:]  # training; momentum and eps are of no use then
+        ctx.order = order_of(y)
         ctx.mark_non_differentiable(*outputs[1:])
         return outputs
 
@@ -301,6 +303,7 @@ class _TracedConvBNReLU(torch.autograd.Function):
         needs = _needs(ctx)
         if grad is None:
             return (None,) * (_NUM_TENSORS + 8)
+        grad = grad.contiguous(memory_format=ctx.order)  # a copy that a compiler makes part of what computes it
         grads = torch.ops.genesis.conv_bn_relu_backward(grad, *ctx.saved_tensors, *ctx.options, needs)
         wanted = [g if needed else None for g, needed in zip(grads, needs, strict=True)]
         return (*_by_tensor(wanted), *(None,) * 8)
@@ -350,11 +353,6 @@ def _opaque_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:
         laid_out(each, empty_images(each.shape, each)) if each.ndim == 4 else each for each in (kept, passed)
     )
     return laid_out(y, empty_images(y.shape, y)), mean, inverse_std, kept, passed
-
-
-def geometry_of(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> ConvGeometry:
-    """The record of a schema's arguments, which are lists of two."""
-    return ConvGeometry((stride[0], stride[1]), (padding[0], padding[1]), (dilation[0], dilation[1]), groups)
 
 
 def _backward(grad: Tensor, *args: *BackwardArguments, addend: Tensor | None = None) -> list[Tensor]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from genesis.records import ConvGeometry
 
@@ -73,6 +75,17 @@ def suggests_channels_last(shape: torch.Size, strides: tuple[int, ...]) -> bool:
     return True
 
 
+def order_of(images: Tensor) -> torch.memory_format:
+    """Channels-last or contiguous: the order in which the images lie."""
+    is_last = suggests_channels_last(images.shape, images.stride())
+    return torch.channels_last if is_last else torch.contiguous_format
+
+
 def only_contiguous(dtype: torch.dtype, on_cuda: bool) -> bool:
     """Whether PyTorch has no convolution in channels-last order for this dtype."""
     return on_cuda and dtype is torch.float64
+
+
+def geometry_of(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> ConvGeometry:
+    """The record of a schema's arguments, which are lists of two."""
+    return ConvGeometry((stride[0], stride[1]), (padding[0], padding[1]), (dilation[0], dilation[1]), groups)

@@ -90,8 +90,10 @@ class PreparedContext(Context, Protocol):
 
 
 class TracedContext(Context, Protocol):
-    """The context of the traced op. options: training, and the geometry and activation of its schema."""
+    """The context of the traced op. options: training, and the geometry and activation of its schema; order: of the
+    result in memory."""
 
+    order: torch.memory_format
     options: tuple[bool, Sequence[int], Sequence[int], Sequence[int], int, str | None]
     saved_tensors: tuple[Tensor | None, ...]
 
@@ -114,8 +116,9 @@ class ActivatedContext(Context, Protocol):
 
 
 class TracedActivatedContext(Context, Protocol):
-    """The context of the traced conv_act. how: geometry and activation of its schema."""
+    """The context of the traced conv_act. how: geometry and activation of its schema; order: of the result."""
 
+    order: torch.memory_format
     how: tuple[Sequence[int], Sequence[int], Sequence[int], int, str | None]
     saved_tensors: tuple[Tensor, ...]
 

@@ -30,6 +30,9 @@ MODES = [
     *((mode, (3, 4, 5), (5, 2, 7)) for mode in ("nearest", "nearest-exact", "trilinear")),
     ("bicubic", (1, 2), (3, 1)),
     ("bilinear", (1, 7), (4, 1)),
+    ("bilinear", (2, 1), (14, 13)),  # so many outputs for an input that the gradient goes along one axis after another
+    ("nearest", (1, 1), (13, 12)),
+    ("trilinear", (1, 2, 1), (6, 9, 5)),
 ]
 
 
@@ -108,6 +111,20 @@ def test_interpolate_dtypes(
     close(result.double(), cpu.interpolate_backward(grad.double(), (1, 2, 5, 4), *options), TOLERANCE[dtype] * 16)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_gradients_along_one_axis_after_the_other(
+    cuda: Backend, cpu: Backend, put: Put, get: Get, dtype: torch.dtype, layout: str
+) -> None:
+    """They are rounded as if only once."""
+    grad = sample(2, 5, 24, 40, dtype=dtype, layout=layout)
+    result = get(cuda.interpolate_backward(put(grad), (2, 5, 2, 3), "bilinear", False, (None, None)))
+    exact = cpu.interpolate_backward(grad.double(), (2, 5, 2, 3), "bilinear", False, (None, None))
+    rounded = exact.to(dtype)
+    assert result.dtype == dtype
+    assert (result.double() - exact).norm() <= 1.1 * (rounded.double() - exact).norm() + 1e-6 * exact.norm()
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_interpolate_of_bytes(cuda: Backend, cpu: Backend, put: Put, get: Get, layout: torch.memory_format) -> None:
     x = torch.arange(40, dtype=torch.uint8).reshape(1, 2, 4, 5).contiguous(memory_format=layout)
@@ -135,6 +152,7 @@ SIDE_BY_SIDE = [
     (5, "bilinear", (41, 9), (37, 2)),
     (256, "bilinear", (1, 1), (9, 8)),
     (256, "bilinear", (9, 8), (1, 1)),
+    (130, "bicubic", (2, 3), (20, 17)),
 ]
 
 

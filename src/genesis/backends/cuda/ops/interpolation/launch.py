@@ -6,6 +6,7 @@ Tables are computed as PyTorch computes them, and kept on the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
@@ -40,6 +41,8 @@ Run = Callable[[DeviceArray], DeviceArray]
 # multiprocessor _PROGRAMS, and of one row in the backward, 8 a thread: more threads to wait at the same time.
 _BYTES, _BACKWARD_BYTES = 2048, 1024
 _MOST_ROWS, _PROGRAMS = 16, 4
+# Outputs that an input collects from at once; with more, few programs would have much to do.
+_MOST_USES = 144
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
 
 
@@ -104,16 +107,40 @@ def _interpolate_rows(out: Layout, x: Layout, tables: list[DeviceArray | None], 
 def interpolate_backward(
     grad: Layout, input_shape: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...]
 ) -> Run:
-    out = _like(grad, input_shape)
     tables = _of_axes(input_shape[2:], grad.shape[2:], mode, align_corners, scales, grad)
+    if len(tables) > 1 and math.prod(each.most_uses for each in tables) > _MOST_USES:
+        return _along_each_axis(grad, input_shape, tables)
+    return _gathered(_like(grad, input_shape), grad, tables)
+
+
+def _along_each_axis(grad: Layout, input_shape: Shape, tables: list[_Tables]) -> Run:
+    """One axis after the other, the last one first: what is between them is not rounded."""
+    passes, source, wide = [], grad, _number(grad)
+    for axis in reversed(range(2, len(input_shape))):
+        shape = (*source.shape[:axis], *input_shape[axis:])
+        kept = [_on_device(Axis(size, size, "nearest", False, None, wide, grad.device_index)) for size in shape[2:]]
+        kept[axis - 2] = tables[axis - 2]
+        out = _like(source, shape, wide if axis > 2 else grad.dtype)
+        passes.append(_gathered(out, source, kept))
+        source = out
+
+    def run(grad: DeviceArray) -> DeviceArray:
+        for each in passes:
+            grad = each(grad)
+        return grad
+
+    return run
+
+
+def _gathered(out: Layout, grad: Layout, tables: list[_Tables]) -> Run:
     starts, outputs, weights = ([getattr(t, name) for t in tables] for name in ("starts", "outputs", "output_weights"))
-    if len(input_shape) == 4 and _is_channels_last(out) and grad.strides[1] == 1 and grad.size:
+    if len(out.shape) == 4 and _is_channels_last(out) and grad.strides[1] == 1 and grad.size:
         return _interpolate_rows_backward(out, grad, [*starts, *outputs, *weights], tables[1].most_uses)
     grid, constants = _cut(out, grad)
     arrays = [*_three(starts, None), *_three(outputs, None), *_three(weights, None)]
     return _launched(
         kernels._interpolate_backward_kernel, grid, out, grad, arrays, out.size, out.shape[1],
-        _three(input_shape[2:], 1), _three([t.most_uses for t in tables], 1), _five(grad.strides), **constants,
+        _three(out.shape[2:], 1), _three([t.most_uses for t in tables], 1), _five(grad.strides), **constants,
     )  # fmt: skip
 
 
@@ -162,15 +189,20 @@ def _cut_rows(out: Layout, source: Layout, num_bytes: int) -> tuple[int, int, bo
 def _of_axes(
     size: Shape, out_size: Shape, mode: str, align_corners: bool, scales: tuple[float | None, ...], x: Layout
 ) -> list[_Tables]:
-    number = dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
-    found = []
-    for i, o, scale in zip(size, out_size, scales, strict=True):
-        axis = Axis(i, o, mode, align_corners, scale, number, x.device_index)
-        if axis not in _tables:
-            with outside(axis.device):
-                _tables[axis] = _upload(axis)
-        found.append(_tables[axis])
-    return found
+    axes = zip(size, out_size, scales, strict=True)
+    return [_on_device(Axis(i, o, mode, align_corners, scale, _number(x), x.device_index)) for i, o, scale in axes]
+
+
+def _on_device(axis: Axis) -> _Tables:
+    if axis not in _tables:
+        with outside(axis.device):
+            _tables[axis] = _upload(axis)
+    return _tables[axis]
+
+
+def _number(x: Layout) -> DType:
+    """What weights and sums are kept in."""
+    return dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
 
 
 def _upload(axis: Axis) -> _Tables:
@@ -265,9 +297,9 @@ def _is_wide(out: Layout, source: Layout, block: int) -> bool:
     return max(out.size + block, far) >= 2**31
 
 
-def _like(x: Layout, shape: Shape) -> Layout:
+def _like(x: Layout, shape: Shape, dtype: DType | None = None) -> Layout:
     strides = channels_last_strides(shape) if _is_channels_last(x) else contiguous_strides(shape)
-    return layout_of(shape, x.dtype, x.device_index, strides)
+    return layout_of(shape, dtype or x.dtype, x.device_index, strides)
 
 
 def _is_channels_last(x: Layout) -> bool:

@@ -20,9 +20,10 @@ MODES = ("nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear
 
 
 class _Context(Protocol):
-    """PyTorch's context, and the attribute that the function adds."""
+    """PyTorch's context, and the attributes that the function adds."""
 
     how: tuple[object, ...]
+    order: torch.memory_format  # of the input
 
     def set_materialize_grads(self, value: bool) -> None: ...
 
@@ -37,13 +38,17 @@ class _Interpolate(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         order = torch._prims_common.suggest_memory_format(input)
         ctx.how = (input.shape, order is not torch.contiguous_format, scale_factor, mode, bool(align_corners))
+        ctx.order = order
         ctx.set_materialize_grads(False)
         return _forward(input, size, scale_factor, mode, align_corners)
 
     @staticmethod
     def backward(ctx: _Context, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        found = None if grad is None else torch.ops.genesis.interpolate_backward(grad, *ctx.how)
-        return found, None, None, None, None
+        if grad is None:
+            return (None,) * 5
+        if torch._prims_common.suggest_memory_format(grad) is not ctx.order:
+            grad = grad.contiguous(memory_format=ctx.order)  # a copy that a compiler makes part of what computes it
+        return torch.ops.genesis.interpolate_backward(grad, *ctx.how), *(None,) * 4
 
 
 def _forward(input: Tensor, *how: object) -> Tensor:

@@ -215,12 +215,14 @@ def _redirect(device: int, stream: int, taken: GraphMemory | None) -> None:
 def outside(device: int) -> Iterator[None]:
     """Run what is launched inside the block now, even within a capture; it has been done when the block ends.
 
-    For what depends on nothing that is captured, such as tables; keep() what the graph reads of it.
+    For what depends on nothing that is captured, such as tables; keep() what the graph reads of it. Its memory is not
+    another library's: PyTorch's CUDA graphs would take what stays in theirs for a leak.
     """
-    if capturing.here(device) is None:
-        yield
-        return
-    side = streams.Stream(device)
-    with driver.get().unrestricted(), streams.use(side):
-        yield
-        driver.get().synchronize_stream(device, side.handle)
+    with memory.LentBy(None):
+        if capturing.here(device) is None:
+            yield
+            return
+        side = streams.Stream(device)
+        with driver.get().unrestricted(), streams.use(side):
+            yield
+            driver.get().synchronize_stream(device, side.handle)

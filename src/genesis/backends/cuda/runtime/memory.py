@@ -289,11 +289,12 @@ lending = _Lending()
 
 
 class LentBy:
-    """New arrays of this thread take their memory from another library's allocator, inside the with block."""
+    """New arrays of this thread take their memory from another library's allocator, or (None) from their device's pool,
+    inside the with block."""
 
     __slots__ = ("_before", "_lender")
 
-    def __init__(self, lender: Lender) -> None:
+    def __init__(self, lender: Lender | None) -> None:
         self._lender = lender
 
     def __enter__(self) -> None:

@@ -14,8 +14,8 @@ from genesis.torch import activations
 from genesis.torch.bridge import call
 from genesis.torch.modes import versions_of
 from genesis.torch.opaque import define, laid_out
-from genesis.torch.ops import GEOMETRY, empty_images, empty_output, in_dtype, not_differentiable
-from genesis.torch.shapes import geometry_of, order_of
+from genesis.torch.ops import GEOMETRY, in_dtype, not_differentiable
+from genesis.torch.shapes import empty_images, empty_output, geometry_of, in_channels_last, in_order, order_of
 from genesis.torch.signatures import (
     ActivatedArguments,
     ActivatedContext,
@@ -168,6 +168,9 @@ class _TracedConvAct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: TracedActivatedContext, *args: *ConvActArguments) -> tuple[Tensor, Tensor]:
+        ctx.weight_order = order_of(args[1])
+        input, weight, residual = map(in_channels_last, (args[0], args[1], args[3]))
+        args = (input, weight, args[2], residual, *args[4:])
         with torch._C._AutoDispatchBelowAutograd():
             y, kept = torch.ops.genesis.conv_act(*args)
         ctx.save_for_backward(args[0], args[1], y if args[9] == "result" else kept)
@@ -187,6 +190,7 @@ class _TracedConvAct(torch.autograd.Function):
         grad = grad.contiguous(memory_format=ctx.order)  # a copy that a compiler makes part of what computes it
         grads = torch.ops.genesis.conv_act_backward(grad, *ctx.saved_tensors, *ctx.how, needs)
         wanted = [each if needed else None for each, needed in zip(grads, needs, strict=True)]
+        wanted[1] = in_order(wanted[1], ctx.weight_order)
         return *wanted[:3], wanted[3] if added is None else added, *(None,) * 6
 
 

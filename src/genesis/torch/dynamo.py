@@ -27,6 +27,7 @@ from genesis.torch import graph_ops as graph_ops  # registers another
 from genesis.torch.graph_caches import key
 from genesis.torch.graph_mends import mend
 from genesis.torch.graph_norms import replace_group_norms
+from genesis.torch.graph_orders import in_order, pass_on_channels_last
 from genesis.torch.graph_scales import folded, name_values_once, scaled_by
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.shapes import Pair
@@ -130,6 +131,8 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
                 _replace_pooling(graph, node, windows)
     for name in replace_group_norms(graph, _activation):
         fusion.replace("", name)
+    changed = _changed(graph)
+    pass_on_channels_last(graph, lambda copy: bool(_memory([copy]) & changed))
     graph.lint()
     module.recompile()
     return fusion
@@ -334,6 +337,13 @@ def _effects(node: fx.Node) -> _Effects:
     return _Effects(reads, nothing, not known or switches or node.target in _MODES)
 
 
+def _changed(graph: fx.Graph) -> frozenset[int]:
+    """The storages that nodes which are no ops of ours may change."""
+    others = [x for x in graph.nodes if x.op != "output" and not isinstance(x.target, torch._ops.OpOverloadPacket)]
+    effects = [_effects(node) for node in others]
+    return frozenset().union(*(x.changes | (x.reads if x.unknown else frozenset()) for x in effects))
+
+
 _PURE = {"torch.nn.functional", "torch.functional", "_operator", "torch._C._nn", "torch"}
 _MODES = {torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast, torch._C._set_grad_enabled}
 
@@ -360,7 +370,7 @@ def _fuse_activation(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> Non
             keeps = "result" if known.is_known_by_result(activation) else "input"
         args = (*_operands(graph, conv, factors=factors), residual, *_geometry_of(conv), activation, keeps)
         both = graph.call_function(torch.ops.genesis.conv_act, args)
-        result = _in_order(graph, graph.call_function(operator.getitem, (both, 0)), last)
+        result = in_order(graph, graph.call_function(operator.getitem, (both, 0)), last)
     last.replace_all_uses_with(result)
     for position in reversed(chain.parts):
         graph.erase_node(nodes[position])
@@ -384,16 +394,6 @@ def _operands(
         x is not None and _tensor(x).dtype != dtype and not (keeps_parameters and i) for i, x in enumerate(operands)
     ]
     return [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
-
-
-def _in_order(graph: fx.Graph, result: fx.Node, like: fx.Node) -> fx.Node:
-    """The channels-last result of an op in the order of memory of the node that it replaces."""
-    strides = _tensor(like).stride()
-    result.meta["example_value"] = _value(like)
-    if not (isinstance(strides[1], int) and strides[1] == 1):
-        result = graph.call_method("contiguous", (result,))  # of what AOTAutograd's cache must know to be a tensor
-        result.meta["example_value"] = _value(like)
-    return result
 
 
 def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
@@ -420,7 +420,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
             args = (*operands, *vectors, training, float(momentum), float(eps), *how)
             both = graph.call_function(torch.ops.genesis.conv_bn_relu, args)
             result = graph.call_function(operator.getitem, (both, 0))
-        result = _in_order(graph, result, last)
+        result = in_order(graph, result, last)
     last.replace_all_uses_with(result)
     for position in reversed(chain.parts):
         graph.erase_node(nodes[position])

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from genesis.records import NormState
 from genesis.torch.opaque import define, laid_out
-from genesis.torch.ops import GEOMETRY, conv_bn_relu_inference, empty_output, opaque_backward, shapes_backward
-from genesis.torch.shapes import geometry_of
+from genesis.torch.ops import GEOMETRY, conv_bn_relu_inference, opaque_backward, shapes_backward
+from genesis.torch.shapes import empty_output, geometry_of
 from genesis.torch.signatures import BackwardArguments, InferenceArguments
 
 

@@ -18,7 +18,7 @@ from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.results import current, kept_result
-from genesis.torch.shapes import geometry_of, order_of
+from genesis.torch.shapes import empty_images, empty_output, geometry_of, in_channels_last, in_order, order_of
 from genesis.torch.signatures import (
     Array,
     BackwardArguments,
@@ -287,6 +287,9 @@ class _TracedConvBNReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: TracedContext, *args: *ForwardArguments) -> tuple[Tensor, ...]:
+        ctx.weight_order = order_of(args[1])
+        input, weight, residual = map(in_channels_last, (args[0], args[1], args[7]))
+        args = (input, weight, *args[2:7], residual, *args[8:])
         with torch._C._AutoDispatchBelowAutograd():
             outputs = torch.ops.genesis.conv_bn_relu(*args)
         y, *saved, passed = outputs
@@ -306,6 +309,7 @@ class _TracedConvBNReLU(torch.autograd.Function):
         grad = grad.contiguous(memory_format=ctx.order)  # a copy that a compiler makes part of what computes it
         grads = torch.ops.genesis.conv_bn_relu_backward(grad, *ctx.saved_tensors, *ctx.options, needs)
         wanted = [g if needed else None for g, needed in zip(grads, needs, strict=True)]
+        wanted[1] = in_order(wanted[1], ctx.weight_order)
         return (*_by_tensor(wanted), *(None,) * 8)
 
 
@@ -373,21 +377,6 @@ def opaque_backward(grad: Tensor, *args: *BackwardArguments, addend: Tensor | No
         x if like is None or x.numel() == 0 else laid_out(x, like) for x, like in zip(grads, originals, strict=True)
     ]
     return [x.clone() if x is grad else x for x in grads]  # an op's result is no argument
-
-
-def empty_images(shape: Sequence[int], like: Tensor) -> Tensor:
-    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
-
-
-def empty_output(
-    input: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> Tensor:
-    """A result of the op without values."""
-    sizes = [
-        (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
-        for i in (0, 1)
-    ]
-    return empty_images((input.shape[0], weight.shape[0], *sizes), input)
 
 
 def _shapes_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:

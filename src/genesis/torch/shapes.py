@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from genesis.records import ConvGeometry
 
 Pair = tuple[int, int]
+SomeTensor = TypeVar("SomeTensor", Tensor, Tensor | None)
 
 
 class Plan(NamedTuple):
@@ -81,6 +82,22 @@ def order_of(images: Tensor) -> torch.memory_format:
     return torch.channels_last if is_last else torch.contiguous_format
 
 
+def in_channels_last(x: SomeTensor) -> SomeTensor:
+    """Images, or a weight, as Genesis' kernels on CUDA take them: a compiler makes the copy a part of what computes
+    them."""
+    if x is None or not _are_copied(x) or order_of(x) is torch.channels_last:
+        return x
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def in_order(x: Tensor | None, order: torch.memory_format) -> Tensor | None:
+    return None if x is None else x.contiguous(memory_format=order)
+
+
+def _are_copied(x: Tensor) -> bool:
+    return x.is_cuda
+
+
 def only_contiguous(dtype: torch.dtype, on_cuda: bool) -> bool:
     """Whether PyTorch has no convolution in channels-last order for this dtype."""
     return on_cuda and dtype is torch.float64
@@ -89,3 +106,18 @@ def only_contiguous(dtype: torch.dtype, on_cuda: bool) -> bool:
 def geometry_of(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> ConvGeometry:
     """The record of a schema's arguments, which are lists of two."""
     return ConvGeometry((stride[0], stride[1]), (padding[0], padding[1]), (dilation[0], dilation[1]), groups)
+
+
+def empty_images(shape: Sequence[int], like: Tensor) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+
+
+def empty_output(
+    input: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """A result of the op without values."""
+    sizes = [
+        (input.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
+        for i in (0, 1)
+    ]
+    return empty_images((input.shape[0], weight.shape[0], *sizes), input)

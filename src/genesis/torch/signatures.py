@@ -90,10 +90,11 @@ class PreparedContext(Context, Protocol):
 
 
 class TracedContext(Context, Protocol):
-    """The context of the traced op. options: training, and the geometry and activation of its schema; order: of the
-    result in memory."""
+    """The context of the traced op. options: training, and the geometry and activation of its schema; orders in memory:
+    of the result, and of the weight's gradient."""
 
     order: torch.memory_format
+    weight_order: torch.memory_format
     options: tuple[bool, Sequence[int], Sequence[int], Sequence[int], int, str | None]
     saved_tensors: tuple[Tensor | None, ...]
 
@@ -116,9 +117,10 @@ class ActivatedContext(Context, Protocol):
 
 
 class TracedActivatedContext(Context, Protocol):
-    """The context of the traced conv_act. how: geometry and activation of its schema; order: of the result."""
+    """The context of the traced conv_act. how: geometry and activation of its schema; orders as of the traced op."""
 
     order: torch.memory_format
+    weight_order: torch.memory_format
     how: tuple[Sequence[int], Sequence[int], Sequence[int], int, str | None]
     saved_tensors: tuple[Tensor, ...]
 

@@ -312,7 +312,7 @@ def _rows_specimens(dtype, taps, channels, wide=False):
 
 
 def _between_axes(out_dtype, grad_dtype):
-    """Of a gradient that goes along one axis after the other: the axis in turn has weights."""
+    """A specimen for gradients along one axis after the other: the axis in turn has weights."""
     tables, sizes = (dtypes.int32, dtypes.int32), (64, 256, (64, 1), (4096 * 256, 64 * 256, 256))
     args = (out_dtype, grad_dtype, *tables, *tables, None, dtypes.float32, 1, 128, *sizes)
     constants = {"COMPUTE": COMPUTE[out_dtype], "WIDE": False, "BLOCK": 1024 // out_dtype.itemsize}

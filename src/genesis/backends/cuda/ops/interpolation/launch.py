@@ -210,7 +210,7 @@ def _on_device(axis: Axis) -> _Tables:
 
 
 def _number(x: Layout) -> DType:
-    """What weights and sums are kept in."""
+    """The dtype of weights and sums."""
     return dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
 
 

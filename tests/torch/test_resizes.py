@@ -112,17 +112,12 @@ def test_what_is_left(shape: tuple[int, ...], requires_grad: bool, how: dict[str
     assert not is_gathered(graph_of(torch.randn(shape, requires_grad=requires_grad), how))
 
 
-def test_sizes_that_are_not_constant_are_left() -> None:
-    with torch._dynamo.config.patch(assume_static_by_default=False):
-        x = torch.randn(2, 3, 6, 5, requires_grad=True)
-        graphs: list[fx.GraphModule] = []
-
-        def record(graph: fx.GraphModule, _: Any) -> Any:
-            graphs.append(graph)
-            return graph
-
-        torch.compile(lambda x: F.interpolate(x, (x.shape[2] * 2, x.shape[3] + 1)), backend=record, dynamic=True)(x)
-    assert not is_gathered(graphs[0])
+@pytest.mark.parametrize("how", [{"scale_factor": 2.0}, {"size": (9, 8)}])
+def test_symbolic_sizes_stay_symbolic(how: dict[str, Any]) -> None:
+    compiled: Any = genesis.torch.compile(lambda x: F.interpolate(x.sin(), **how), dynamic=True, compiler="aot_eager")
+    for size in (5, 6, 9):
+        compiled(torch.randn(2, 3, size, size + 1, requires_grad=True)).sum().backward()
+    assert len(compiled.report().graphs) == 1
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")

@@ -37,9 +37,10 @@ def gather_resize(node: fx.Node) -> bool:
 
 
 def _takes(x: Tensor) -> bool:
-    """Return whether the op takes such a tensor."""
-    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return x.device.type in ("cpu", "cuda") and 3 <= x.dim() <= 5 and x.is_floating_point() and not is_wrapped
+    """Return whether the op takes such a tensor. Symbolic sizes would become constant: each size would be compiled."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(x) or not all(isinstance(size, int) for size in x.shape):
+        return False
+    return x.device.type in ("cpu", "cuda") and 3 <= x.dim() <= 5 and x.is_floating_point()
 
 
 def _size(

@@ -32,6 +32,7 @@ from tests.torch.loops import (
     outcome,
     plain,
     tolerance,
+    two_epochs,
     two_forwards,
 )
 from tests.torch.replayed import Replayed
@@ -296,6 +297,16 @@ def test_dynamic_shapes_are_recorded_at_once() -> None:
     for size in (4, 3, 5):
         model(batch(0, size)[0])
     assert not genesis.torch.report(model).eager_calls
+
+
+def test_dynamic_shapes_of_a_step() -> None:
+    """PyTorch 2.13 takes the numbers of a norm for symbols at first, and begins anew where they cannot be."""
+    model = Net()
+    compiled = genesis.torch.compile(copy.deepcopy(model), compiler="aot_eager", dynamic=True)
+    agree(outcome(two_epochs, compiled), outcome(two_epochs, model))
+    graphs = genesis.torch.report(compiled).graphs
+    assert not any(graph.obstacle for graph in graphs), str(graphs)
+    assert all(graph.fusion.fused for graph in graphs)
 
 
 class Breaks(Net):

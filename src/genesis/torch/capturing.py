@@ -55,6 +55,8 @@ class Backend:
             if count_batches_at_once(graph.graph):
                 graph.recompile()
             compiled = self._compile(graph, inputs, recording)
+        except torch._dynamo.exc.RestartAnalysis:  # Dynamo traces the code again, with other numbers as constants
+            raise
         except Exception as error:  # whatever it is, the program has code that runs
             first_line = (str(error).strip() or "no message").splitlines()[0]
             recording.obstacle = f"{type(error).__name__}: {first_line}"

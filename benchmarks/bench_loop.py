@@ -4,11 +4,12 @@
     python benchmarks/bench_loop.py --networks resnet50 --sides eager reduce-overhead genesis --tune 30
     python benchmarks/bench_loop.py --processes 5      five networks prepare at a time, and are timed in turns
 
-bfloat16 autocast, channels_last, SGD with momentum, images of random numbers. The loop is unmodified; its time is
-that of --steps steps with one synchronization at their end. A side's network is made, run to its first fast step and
-then timed in turn with the others. "ready" is the time to that step: until one step took less than 1.2 times what a
-step takes in the end; cold, unless --keep-caches. "graph" is the fused step in a CUDA graph made by hand, without the
-host: what genesis.torch.compile should come close to. Networks that are not installed (torchvision) are left out.
+bfloat16 autocast, channels_last (or --contiguous), SGD with momentum, images of random numbers. The loop is unmodified;
+its time is that of --steps steps with one synchronization at their end. A side's network is made, run to its first fast
+step and then timed in turn with the others. "ready" is the time to that step: until one step took less than 1.2 times
+what a step takes in the end; cold, unless --keep-caches. "graph" is the fused step in a CUDA graph made by hand,
+without the host: what genesis.torch.compile should come close to. Networks that are not installed (torchvision) are
+left out.
 With --processes, neither "ready" nor memory is told, and convolutions are tuned before all sides.
 """
 
@@ -95,7 +96,7 @@ def commands(arguments: argparse.Namespace) -> Iterator[list[str]]:
     options = [
         f"--{name}={getattr(arguments, name)}" for name in ("steps", "rounds", "warmup", "tune", "device", "out")
     ]
-    options += ["--report"] if arguments.report else []
+    options += [f"--{name}" for name in ("report", "contiguous") if getattr(arguments, name)]
     for name in arguments.networks:
         yield [sys.executable, __file__, "--networks", name, "--sides", *arguments.sides, "--in-turns", *options]
 
@@ -119,9 +120,10 @@ def compare(comparison: Comparison, name: str, loops: dict[str, Loop], arguments
             first = index % len(names)
             for side in names[first:] + names[:first]:
                 times[side].append(loops[side].milliseconds(arguments.steps))
-    comparison.add(f"{name}, batch {case.batch}, {case.size}²", times)
+    title = f"{name}, {'contiguous, ' if arguments.contiguous else ''}batch {case.batch}, {case.size}²"
+    comparison.add(title, times)
     for row in comparison.rows:
-        if row["case"].startswith(f"{name}, "):
+        if row["case"] == title:
             loop = loops[row["side"]]
             row["loss"] = round(loop.loss.item(), 4)
             if not arguments.in_turns:  # captured sides share a pool of memory: the first one's is what it takes
@@ -168,12 +170,13 @@ class Loop:
             before = torch.cuda.memory_reserved()
         self._start = time.perf_counter()
         torch.manual_seed(0)
-        model = network(case).to(self._device).to(memory_format=torch.channels_last)
+        order = torch.contiguous_format if arguments.contiguous else torch.channels_last
+        model = network(case).to(self._device).to(memory_format=order)
         self.optimizer = torch.optim.SGD(
             model.parameters(), lr=1e-3, momentum=0.9, fused=True if self._device == "cuda" else None
         )
         images = torch.randn(case.batch, 3, case.size, case.size, device=self._device)
-        self.images = images.to(memory_format=torch.channels_last)
+        self.images = images.to(memory_format=order)
         shape = (case.batch,) if case.classes else (case.batch, case.size, case.size)
         self.labels = torch.randint(0, case.classes or 21, shape, device=self._device)
         self.model = prepare(model)
@@ -303,6 +306,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=10, help="steps of each side before the first measurement")
     parser.add_argument("--tune", type=float, default=20, help="seconds for tuning convolutions; 0: heuristics")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--contiguous", action="store_true", help="models and images as PyTorch makes them")
     parser.add_argument("--processes", type=int, default=1, help="that prepare at the same time, and measure in turns")
     parser.add_argument("--in-turns", action="store_true", help=argparse.SUPPRESS)  # one of these processes
     parser.add_argument("--keep-caches", action="store_true", help="of Inductor: measure the second process")

@@ -12,7 +12,7 @@ from torch import nn
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import bridge, ops, pass_through
+from genesis.torch import averaging, bridge, interpolating, ops, pass_through
 from tests.torch.residual_blocks import BLOCKS
 from tests.torch.simulated import PATCHES
 
@@ -22,6 +22,18 @@ def block(request: pytest.FixtureRequest) -> tuple[nn.Module, int]:
     torch.manual_seed(0)
     make, number = BLOCKS[request.param]
     return make().double(), number
+
+
+@pytest.fixture(params=["cpu", "simulated"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Gradients of averages and interpolations in host memory: by the CPU backend, or the CUDA one, simulated."""
+    if request.param == "cpu":
+        yield
+        return
+    with override(cuda="simulated"):
+        for module in (averaging, interpolating):
+            monkeypatch.setattr(module, "call", bridge.call_cuda)
+        yield
 
 
 @pytest.fixture

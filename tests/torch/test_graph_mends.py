@@ -39,17 +39,6 @@ def _nothing_is_remembered() -> None:
 
 
 # --- the op ---
-@pytest.fixture(params=["cpu", "simulated"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The op takes tensors in host memory; they go to the CPU backend, or to the CUDA backend on a simulated device."""
-    if request.param == "cpu":
-        yield
-        return
-    with override(cuda="simulated"):
-        monkeypatch.setattr(averaging, "call", bridge.call_cuda)
-        yield
-
-
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)

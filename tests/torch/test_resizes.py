@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from torch.library import opcheck
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.settings import override
-from genesis.torch import bridge, interpolating
 from genesis.torch.graph_mends import mend
 from tests.torch.image_ops import LAYOUTS, in_order, sample
 
@@ -41,17 +38,6 @@ cases = pytest.mark.parametrize(("shape", "how"), CASES, ids=IDS)
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> None:
     torch._dynamo.reset()
-
-
-@pytest.fixture(params=["cpu", "simulated"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The op takes tensors in host memory; they go to the CPU backend, or to the CUDA backend on a simulated device."""
-    if request.param == "cpu":
-        yield
-        return
-    with override(cuda="simulated"):
-        monkeypatch.setattr(interpolating, "call", bridge.call_cuda)
-        yield
 
 
 def graph_of(x: Tensor, how: dict[str, Any]) -> fx.GraphModule:

@@ -41,8 +41,8 @@ Run = Callable[[DeviceArray], DeviceArray]
 # multiprocessor _PROGRAMS, and of one row in the backward, 8 a thread: more threads to wait at the same time.
 _BYTES, _BACKWARD_BYTES = 2048, 1024
 _MOST_ROWS, _PROGRAMS = 16, 4
-# Outputs that an input collects from at once, where channels lie side by side, and elsewhere; with more, each axis in
-# turn is faster: on an H200 twice as fast with 400 but slower with 256, and elsewhere so with 64 and 4.
+# Outputs that an input collects from at once; with more, each axis in turn is faster. On an H200, where channels lie
+# side by side, with 400 it is twice as fast, with 256 slower; where they do not, with 64 twice as fast, with 4 slower.
 _MOST_USES, _MOST_USES_APART = 320, 8
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
 

@@ -22,8 +22,6 @@ from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL, SCALE
 from genesis.records import ConvGeometry, Windows
 from genesis.torch import activations, bridge, pooling
-from genesis.torch import conv_act as conv_act  # registers an op
-from genesis.torch import graph_ops as graph_ops  # registers another
 from genesis.torch.graph_caches import key
 from genesis.torch.graph_mends import mend
 from genesis.torch.graph_norms import replace_group_norms

@@ -12,6 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx
 
+from genesis.torch import conv_act as conv_act  # these register the ops
+from genesis.torch import graph_ops as graph_ops
+from genesis.torch import pooling as pooling
+
 _COPY = "genesis_copy"  # of a fused op's result: marks nodes
 _OPS = {torch.ops.genesis.conv_bn_relu, torch.ops.genesis.conv_act, torch.ops.genesis.conv_bn_relu_inference}
 _POOL = torch.ops.genesis.max_pool2d  # whose result is in the order of its input

@@ -36,6 +36,7 @@ from torch_networks import UNet
 
 import genesis
 import genesis.torch
+from genesis.torch.links import running_alone
 
 
 class Case(NamedTuple):
@@ -107,7 +108,8 @@ def tune(case: Case, arguments: argparse.Namespace) -> None:
     with turns.measuring():
         Loop(case, lambda model: model, arguments, warmup=1)
         if arguments.tune:
-            genesis.tune(loop.backward, budget=arguments.tune, progress=lambda *_: None)
+            with running_alone():
+                genesis.tune(loop.backward, budget=arguments.tune, progress=lambda *_: None)
     free()
 
 

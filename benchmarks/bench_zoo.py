@@ -44,7 +44,7 @@ import genesis
 import genesis.torch
 from genesis.backends.cuda.engine import planner
 from genesis.torch.entry import FORWARD
-from genesis.torch.links import Link
+from genesis.torch.links import Link, running_alone
 
 WARMUP = 3  # steps before the capture; of a compiled loop more, which records at the second or third
 _GOAL = 1.3  # geometric mean
@@ -195,7 +195,7 @@ class Step:
         with nullcontext() if is_loop or tune else turns.measuring():  # cuDNN's search; but our kernels are compiled
             self.loss = self.backward().item()  # the first: later ones depend on it, and drift apart
         if tune:
-            with turns.measuring():
+            with turns.measuring(), running_alone():
                 genesis.tune(self.backward, budget=tune, progress=lambda *_: None)
         for _ in range(steps):
             self.step()
@@ -216,6 +216,7 @@ class Step:
 
     def _capture(self) -> None:
         planner.settle()
+        torch._C._cuda_clearCublasWorkspaces()  # torch.compile gives them back, and the graph must not use such memory
         torch.cuda.empty_cache()  # what the graph needs is its own
         graph = torch.cuda.CUDAGraph()
         self.optimizer.zero_grad(set_to_none=True)

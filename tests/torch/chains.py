@@ -47,7 +47,7 @@ def compiled(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, li
     """A copy compiled by Genesis' backend of torch.compile, and the graphs that it fuses from now on."""
     graphs: list[Any] = []
     fuse_graph = dynamo.fuse_graph
-    monkeypatch.setattr(dynamo, "fuse_graph", lambda graph: graphs.append(fuse_graph(graph)) or graphs[-1])
+    monkeypatch.setattr(dynamo, "fuse_graph", lambda *args: graphs.append(fuse_graph(*args)) or graphs[-1])
     torch._dynamo.reset()
     copied = copy.deepcopy(model)
     return torch.compile(copied, backend=dynamo.genesis, options={"compiler": "aot_eager"}), graphs

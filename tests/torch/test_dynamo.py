@@ -32,7 +32,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Fusion]:
     """What was fused in each graph."""
     every: list[Fusion] = []
     fuse_graph = dynamo.fuse_graph
-    monkeypatch.setattr(dynamo, "fuse_graph", lambda graph: every.append(fuse_graph(graph)) or every[-1])
+    monkeypatch.setattr(dynamo, "fuse_graph", lambda *args: every.append(fuse_graph(*args)) or every[-1])
     return every
 
 

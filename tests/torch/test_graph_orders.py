@@ -127,7 +127,7 @@ def test_only_what_others_read_is_copied(forward: Forward) -> None:
     graphs: list[fx.GraphModule] = []
 
     def fused(graph: fx.GraphModule, _: Any) -> Any:
-        dynamo.fuse_graph(graph)
+        dynamo.fuse_graph(graph, "aot_eager")
         graphs.append(graph)
         return graph
 

@@ -111,7 +111,9 @@ class Block(nn.Module):
 def test_in_graphs_of_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs: list[Any] = []
     fuse_graph = dynamo.fuse_graph
-    monkeypatch.setattr(dynamo, "fuse_graph", lambda graph: graphs.append((fuse_graph(graph), graph)) or graphs[-1][0])
+    monkeypatch.setattr(
+        dynamo, "fuse_graph", lambda *args: graphs.append((fuse_graph(*args), args[0])) or graphs[-1][0]
+    )
     torch._dynamo.reset()
     model = Block().double()
     x = torch.randn(2, 4, 6, 6, dtype=torch.float64).contiguous(memory_format=torch.channels_last)

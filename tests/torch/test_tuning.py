@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ import genesis.torch
 from genesis.backends.cuda.engine.planner import all_plans
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.settings import override
+from genesis.torch import bridge
+from genesis.torch.links import running_alone
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -43,3 +47,24 @@ def test_a_step_is_tuned_in_both_passes(device: str, tmp_path: Path, monkeypatch
     assert all(each.complete for each in report.outcomes)
     assert all(plans[each.problem] == each.candidate for each in report.outcomes)  # they are what computes now
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_convolutions_that_run_alone_in_compiled_graphs_are_found(
+    alone: bool, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_turns = CONV.in_turns
+    monkeypatch.setattr(CONV, "in_turns", lambda problem: itertools.islice(in_turns(problem), 1))
+    monkeypatch.setattr(bridge, "convolves", lambda x, dtype: dtype is torch.bfloat16)
+    layers = nn.Conv2d(8, 8, 1, bias=False), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, bias=False)
+    model = genesis.torch.fuse(nn.Sequential(*layers).to(device, memory_format=torch.channels_last))
+    x = torch.randn(2, 8, 5, 5, device=device).to(memory_format=torch.channels_last).requires_grad_()
+
+    def step() -> None:
+        with torch.autocast(device, torch.bfloat16):
+            model(x).float().sum().backward()
+
+    with override(cache_dir=tmp_path), running_alone() if alone else nullcontext():
+        report = genesis.tune(step, budget=60)
+    directions = collections.Counter(each.problem.direction for each in report.outcomes)
+    assert directions == ({"forward": 2, "input_grad": 2, "weight_grad": 2} if alone else {})

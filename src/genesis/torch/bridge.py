@@ -70,6 +70,12 @@ def activates(x: torch.Tensor) -> bool:
     return x.is_cuda
 
 
+def convolves(x: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether a convolution of this input with which nothing is fused runs by Genesis' plans in compiled graphs:
+    on CUDA, in 16 bits. PyTorch rounds float32 to TF32 by default, and Genesis does not."""
+    return x.is_cuda and dtype in (torch.bfloat16, torch.float16)
+
+
 def keeps_folds(x: torch.Tensor) -> bool:
     """Return whether folded weights are kept for later calls (folds.py): on CUDA a launch folds them each time."""
     return not x.is_cuda

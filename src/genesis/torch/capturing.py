@@ -50,7 +50,7 @@ class Backend:
         try:
             names = _layer_names(graph)
             mend(graph, self.compiler)
-            recording.fusion = fuse_graph(graph)
+            recording.fusion = fuse_graph(graph, self.compiler)
             _rename(recording.fusion, names)
             if count_batches_at_once(graph.graph):
                 graph.recompile()

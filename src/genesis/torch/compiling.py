@@ -239,6 +239,7 @@ def _tune(model: nn.Module, budget: float, recordings: Recordings, args: _Argume
     from genesis.cuda import empty_cache
     from genesis.cuda.plans import tune
     from genesis.torch.fusing import fuse
+    from genesis.torch.links import running_alone
 
     devices = {x.device for x in _leaves(args, kwargs) if isinstance(x, Tensor) and x.is_cuda}
     if not devices:
@@ -256,7 +257,7 @@ def _tune(model: nn.Module, budget: float, recordings: Recordings, args: _Argume
             grads = [torch.ones_like(x) for x in leaves]
             torch.autograd.grad(leaves, [p for p in trial.parameters() if p.requires_grad], grads, allow_unused=True)
 
-    with torch.random.fork_rng(sorted(x.index for x in devices), device_type="cuda"):
+    with running_alone(), torch.random.fork_rng(sorted(x.index for x in devices), device_type="cuda"):
         found = tune(step, budget=budget, resume=False)
     empty_cache()  # the memory that measuring took
     recordings.note(f"tuned {len(found)} problems in {budget:g} s; {found.num_left} had no time")

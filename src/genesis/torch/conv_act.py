@@ -188,9 +188,13 @@ class _TracedConvAct(torch.autograd.Function):
         added = grad if activation is None and needs[3] else None
         needs[3] = needs[3] and activation is not None
         grad = grad.contiguous(memory_format=ctx.order)  # a copy that a compiler makes part of what computes it
+        grad_bias = None
+        if needs[2] and activation is None:  # likewise
+            needs[2], grad_bias = False, grad.sum((0, 2, 3))
         grads = torch.ops.genesis.conv_act_backward(grad, *ctx.saved_tensors, *ctx.how, needs)
         wanted = [each if needed else None for each, needed in zip(grads, needs, strict=True)]
         wanted[1] = in_order(wanted[1], ctx.weight_order)
+        wanted[2] = wanted[2] if grad_bias is None else grad_bias
         return *wanted[:3], wanted[3] if added is None else added, *(None,) * 6
 
 

@@ -11,7 +11,7 @@ import logging
 import operator
 from collections.abc import Iterable, Sequence
 from types import BuiltinFunctionType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, fx
@@ -20,15 +20,16 @@ from torch.nn import functional
 from genesis import activations as known
 from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL, SCALE
-from genesis.records import ConvGeometry, Windows
+from genesis.records import Windows
 from genesis.torch import activations, bridge, pooling
 from genesis.torch.graph_caches import key
+from genesis.torch.graph_convs import geometry_of, operands, put_conv_act, run_alone, runs_alone, why_not
+from genesis.torch.graph_edits import argument, tensor_of, value_of
 from genesis.torch.graph_mends import mend
 from genesis.torch.graph_norms import replace_group_norms
 from genesis.torch.graph_orders import in_order, pass_on_channels_last
-from genesis.torch.graph_scales import folded, name_values_once, scaled_by
+from genesis.torch.graph_scales import name_values_once, scaled_by
 from genesis.torch.opaque import tell_inductor
-from genesis.torch.shapes import Pair
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _POOLS = {torch.max_pool2d, functional.max_pool2d}
@@ -75,7 +76,7 @@ def genesis(
     options = dict(options or {})
     name = options.pop("compiler", "inductor")
     mend(graph, str(name))
-    _logger.info("%s", fuse_graph(graph))
+    _logger.info("%s", fuse_graph(graph, str(name)))
     if name == "inductor":
         tell_inductor()
         return torch._TorchCompileInductorWrapper(mode or "default", {**options, **key(options)}, None)(graph, inputs)
@@ -96,31 +97,42 @@ def guard_what_changes() -> None:
     torch._dynamo.config.skip_nnmodule_hook_guards = False
 
 
-def fuse_graph(module: fx.GraphModule) -> Fusion:
+def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:
     """Replace convolutions, norms, sums, activations and max poolings in a Dynamo graph by Genesis' ops, in place.
 
+    Args:
+        compiler: of the graph: Inductor fuses activations too.
     Returns: the fused chains by the names of their nodes, and the convolutions that were left, each with the reason.
     """
     graph = module.graph
     name_values_once(graph)
     nodes = [node for node in graph.nodes if node.op != "output"]
-    numbers = {node: number for number, node in enumerate(nodes)}
+    numbers, by_name = {node: number for number, node in enumerate(nodes)}, {node.name: node for node in nodes}
     outputs = [numbers[x] for node in graph.nodes if node.op == "output" for x in node.all_input_nodes]
     steps = [_step(node, numbers) for node in nodes]
-    values = [_value(node.args[0]) for node, step in zip(nodes, steps, strict=True) if step.kind == CONV and node.args]
+    values = [
+        value_of(node.args[0]) for node, step in zip(nodes, steps, strict=True) if step.kind == CONV and node.args
+    ]
     without_norm = any(bridge.activates(each) for each in values if isinstance(each, Tensor))
     chains, left = find_chains(steps, outputs, without_norm)
     order = _Order(nodes)
     fusion = Fusion()
     for chain in chains:
-        allowed = next((part for part in _parts(_without_promotion(chain, nodes), nodes) if order.allows(part)), None)
+        parts = _parts(_without_promotion(chain, nodes), nodes, compiler == "inductor")
+        allowed = next((part for part in parts if order.allows(part)), None)
         if allowed is None:
-            left.append((steps[chain.conv].name, "a node between its layers conflicts with their move"))
+            reason = "a node between its layers conflicts with their move" if parts else "its activation runs by itself"
+            left.append((steps[chain.conv].name, reason))
         else:
             fusion.add("", steps, [allowed])
             (_fuse_activation if allowed.norm is None else _fuse_chain)(graph, nodes, allowed)
     for name, reason in left:
-        fusion.leave("", name, reason)
+        conv = by_name[name]
+        if not steps[numbers[conv]].obstacle and runs_alone(conv):
+            run_alone(graph, conv)
+            fusion.replace("", name)
+        else:
+            fusion.leave("", name, reason)
     for step, node in zip(steps, nodes, strict=True):
         if step.kind == POOL:
             windows = _pooling(node)
@@ -137,40 +149,23 @@ def fuse_graph(module: fx.GraphModule) -> Fusion:
 
 
 # --- reading the graph ---
-def _value(node: object) -> object:
-    """The fake tensor of a node, or tuple of them; None for an argument that is no node."""
-    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
-
-
-def _tensor(node: object) -> Tensor:
-    """The fake tensor of a node that has one."""
-    value = _value(node)
-    assert isinstance(value, Tensor)
-    return value
-
-
-def _argument(node: fx.Node, position: int, name: str, default: object = None) -> Any:
-    """An argument of a call, by position or name."""
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
-
-
 def _step(node: fx.Node, numbers: dict[fx.Node, int]) -> Step:
     operands = tuple(numbers[x] for x in node.all_input_nodes)
     kind, obstacle = OTHER, ""
     target = node.target
     if node.op in ("call_function", "call_method"):
         if target is torch.conv2d:
-            kind, obstacle = CONV, _why_not_conv(node)
+            kind, obstacle = CONV, why_not(node)
             operands = tuple(numbers[x] for x in node.args[:1] if isinstance(x, fx.Node))
         elif target is functional.batch_norm:
             kind, obstacle = NORM, _why_not_norm(node)
             operands = tuple(numbers[x] for x in node.args[:1] if isinstance(x, fx.Node))
         elif len(operands) == 1 and _activation(node) is not None:
-            kind, given, result = ACTIVATION, _value(node.args[0]), _value(node)
+            kind, given, result = ACTIVATION, value_of(node.args[0]), value_of(node)
             if not (isinstance(given, Tensor) and isinstance(result, Tensor) and given.dtype == result.dtype):
                 obstacle = "its activation changes the dtype"
         elif target in _ADDS and len(node.args) == 2 and not node.kwargs:
-            if all(isinstance(_value(x), Tensor) for x in node.args):
+            if all(isinstance(value_of(x), Tensor) for x in node.args):
                 kind, operands = ADD, tuple(numbers[x] for x in node.args if isinstance(x, fx.Node))
         elif (scaled := scaled_by(node)) is not None:
             kind, operands = SCALE, tuple(numbers[x] for x in scaled if isinstance(x, fx.Node))
@@ -190,55 +185,14 @@ def _activation(node: fx.Node) -> str | None:
     return None if found is None else found[0]
 
 
-def _why_not_conv(node: fx.Node) -> str:
-    input, result = _value(_argument(node, 0, "input")), _value(node)
-    weight = _value(_argument(node, 1, "weight"))
-    if not (
-        isinstance(input, Tensor)
-        and isinstance(weight, Tensor)
-        and isinstance(result, Tensor)
-        and isinstance(node.args[0], fx.Node)
-    ):
-        return "its operands are not plain tensors"
-    if input.dim() != 4:
-        return "its input has no batch dimension"
-    if not result.dtype.is_floating_point:
-        return f"its dtype is {result.dtype}"
-    if not (input.device == weight.device and input.device.type in ("cpu", "cuda")):
-        return f"it runs on {input.device}"
-    if any(isinstance(size, int) and size < 1 for size in (*result.shape, *input.shape)):
-        return "its result is empty"
-    return "" if _geometry(node) is not None else "its padding is asymmetric"
-
-
-def _geometry(node: fx.Node) -> ConvGeometry | None:
-    """Stride, padding and dilation as pairs, groups; None if the padding is asymmetric."""
-    stride, padding, dilation = (
-        _argument(node, position, name, default)
-        for position, name, default in ((3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
-    )
-    stride, dilation = _pair(stride), _pair(dilation)
-    if isinstance(padding, str):
-        kernel = _tensor(_argument(node, 1, "weight")).shape[2:]
-        reach = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
-        if any(r % 2 for r in reach):
-            return None
-        padding = tuple(r // 2 for r in reach)
-    return ConvGeometry(stride, _pair(padding), dilation, _argument(node, 6, "groups", 1))
-
-
-def _pair(value: int | Sequence[int]) -> Pair:
-    return (value[0], value[-1]) if isinstance(value, Sequence) else (value, value)
-
-
 def _why_not_norm(node: fx.Node) -> str:
-    input, result = _value(node.args[0] if node.args else None), _value(node)
+    input, result = value_of(node.args[0] if node.args else None), value_of(node)
     if not isinstance(input, Tensor) or not isinstance(result, Tensor) or result.dtype != input.dtype:
         return "its batch norm changes the dtype"
     options = (
-        _argument(node, 5, "training", False),
-        _argument(node, 6, "momentum", 0.1),
-        _argument(node, 7, "eps", 1e-5),
+        argument(node, 5, "training", False),
+        argument(node, 6, "momentum", 0.1),
+        argument(node, 7, "eps", 1e-5),
     )
     if not isinstance(options[0], bool) or any(not isinstance(x, int | float) for x in options[1:]):
         return "its batch norm's training, momentum or eps is not a constant"
@@ -247,18 +201,22 @@ def _why_not_norm(node: fx.Node) -> str:
 
 def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
     """Training, momentum, eps."""
-    training, momentum = _argument(node, 5, "training", False), _argument(node, 6, "momentum", 0.1)
-    return training, float(momentum), float(_argument(node, 7, "eps", 1e-5))
+    training, momentum = argument(node, 5, "training", False), argument(node, 6, "momentum", 0.1)
+    return training, float(momentum), float(argument(node, 7, "eps", 1e-5))
 
 
-def _parts(chain: Chain, nodes: list[fx.Node]) -> list[Chain]:
-    """The chain, and the shorter ones at its beginning."""
+def _parts(chain: Chain, nodes: list[fx.Node], generates: bool) -> list[Chain]:
+    """The chain, and the shorter ones at its beginning.
+
+    generates: the compiler makes an activation that no kernel of a convolution computes a part of what comes next.
+    """
     if chain.norm is None:
         scaled = [chain._replace(activation=None, add=None, residual=None)] if chain.scales else []
-        if chain.add is None:
-            return [*([] if chain.activation is None else [chain]), *scaled]
-        short = chain._replace(activation=None)
         is_relu = chain.activation is not None and _activation(nodes[chain.activation]) == "relu"
+        if chain.add is None:
+            is_whole = is_relu or (chain.activation is not None and not generates)
+            return [*([chain] if is_whole else []), *scaled]
+        short = chain._replace(activation=None)
         return [*([chain] if is_relu else []), short, *scaled]  # conv_act knows no other after a sum, see links.Link
     shorter = [chain, chain._replace(activation=None), chain._replace(activation=None, add=None, residual=None)]
     return list(dict.fromkeys(shorter))
@@ -273,7 +231,7 @@ def _without_promotion(chain: Chain, nodes: list[fx.Node]) -> Chain:
     if chain.add is None:
         return chain
     before = _before_sum(chain)
-    summand, residual, result = (_tensor(nodes[i]) for i in (before, chain.residual, chain.add) if i is not None)
+    summand, residual, result = (tensor_of(nodes[i]) for i in (before, chain.residual, chain.add) if i is not None)
     fits = summand.dtype == residual.dtype == result.dtype and summand.shape == residual.shape
     return chain if fits else chain._replace(add=None, activation=None, residual=None)
 
@@ -307,7 +265,7 @@ class _Order:
 
 def _memory(nodes: Iterable[object]) -> frozenset[int]:
     """The storages of nodes' values: a view has that of its base."""
-    values = [_value(node) for node in nodes]
+    values = [value_of(node) for node in nodes]
     tensors = [x for value in values for x in (value if isinstance(value, tuple | list) else (value,))]
     return frozenset(x.untyped_storage()._cdata for x in tensors if isinstance(x, Tensor) and not x.is_sparse)
 
@@ -317,8 +275,8 @@ def _effects(node: fx.Node) -> _Effects:
     if node.op in ("placeholder", "get_attr"):
         return _Effects(nothing, nothing, False)
     if node.target is functional.batch_norm:
-        changed = _memory(_argument(node, i, n) for i, n in ((1, "running_mean"), (2, "running_var")))
-        return _Effects(reads, changed if _argument(node, 5, "training", False) else nothing, False)
+        changed = _memory(argument(node, i, n) for i, n in ((1, "running_mean"), (2, "running_var")))
+        return _Effects(reads, changed if argument(node, 5, "training", False) else nothing, False)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     if (
@@ -331,7 +289,7 @@ def _effects(node: fx.Node) -> _Effects:
     if node.kwargs.get("out") is not None:
         return _Effects(reads, reads, False)
     known = node.op == "call_method" or getattr(node.target, "__module__", None) in _PURE or _is_builtin(node.target)
-    switches = _value(node) is None and not node.users
+    switches = value_of(node) is None and not node.users
     return _Effects(reads, nothing, not known or switches or node.target in _MODES)
 
 
@@ -361,37 +319,14 @@ def _fuse_activation(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> Non
     residual = None
     if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
         residual = next(x for x in nodes[chain.add].args if x is not nodes[_before_sum(chain)])
+        assert isinstance(residual, fx.Node)
     factors = [scaled[1] for scaled in (scaled_by(nodes[i]) for i in chain.scales) if scaled is not None]
-    with graph.inserting_before(last.next):
-        keeps = None
-        if _tensor(last).requires_grad and activation is not None:
-            keeps = "result" if known.is_known_by_result(activation) else "input"
-        args = (*_operands(graph, conv, factors=factors), residual, *_geometry_of(conv), activation, keeps)
-        both = graph.call_function(torch.ops.genesis.conv_act, args)
-        result = in_order(graph, graph.call_function(operator.getitem, (both, 0)), last)
-    last.replace_all_uses_with(result)
+    keeps = None
+    if tensor_of(last).requires_grad and activation is not None:
+        keeps = "result" if known.is_known_by_result(activation) else "input"
+    put_conv_act(graph, conv, last, residual, activation, keeps, factors)
     for position in reversed(chain.parts):
         graph.erase_node(nodes[position])
-
-
-def _geometry_of(conv: fx.Node) -> ConvGeometry:
-    geometry = _geometry(conv)
-    assert geometry is not None  # _step has asked
-    return geometry
-
-
-def _operands(
-    graph: fx.Graph, conv: fx.Node, keeps_parameters: bool = False, factors: Sequence[fx.node.Argument] = ()
-) -> list[fx.Node | None]:
-    """Input, weight and bias, scaled and cast to the dtype of the result, which under autocast is not theirs."""
-    dtype = _tensor(conv).dtype
-    operands = [_argument(conv, i, name) for i, name in enumerate(("input", "weight", "bias"))]
-    for factor in factors:
-        operands[1:] = folded(graph, operands[1], operands[2], factor)
-    casts = [
-        x is not None and _tensor(x).dtype != dtype and not (keeps_parameters and i) for i, x in enumerate(operands)
-    ]
-    return [graph.call_method("to", (x, dtype)) if cast else x for x, cast in zip(operands, casts, strict=True)]
 
 
 def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
@@ -400,22 +335,20 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
     residual = None
     if chain.add is not None:  # read now: it may be the end of another chain, which has been replaced
         residual = next(x for x in nodes[chain.add].args if x is not norm)
-    geometry = _geometry_of(conv)
+    geometry = geometry_of(conv)
     with graph.inserting_before(last.next):
         mean, var, gamma, beta = (
-            _argument(norm, i + 1, name) for i, name in enumerate(("running_mean", "running_var", "weight", "bias"))
+            argument(norm, i + 1, name) for i, name in enumerate(("running_mean", "running_var", "weight", "bias"))
         )
         training, momentum, eps = _norm_options(norm)
         activation = None if chain.activation is None else _activation(nodes[chain.activation])
         vectors, how = (gamma, beta, mean, var, residual), (*geometry, activation)
-        folds = not training and mean is not None and not _tensor(last).requires_grad
-        operands = _operands(graph, conv, keeps_parameters=folds)
+        folds = not training and mean is not None and not tensor_of(last).requires_grad
+        given = operands(graph, conv, keeps_parameters=folds)
         if folds:
-            result = graph.call_function(
-                torch.ops.genesis.conv_bn_relu_inference, (*operands, *vectors, float(eps), *how)
-            )
+            result = graph.call_function(torch.ops.genesis.conv_bn_relu_inference, (*given, *vectors, float(eps), *how))
         else:
-            args = (*operands, *vectors, training, float(momentum), float(eps), *how)
+            args = (*given, *vectors, training, float(momentum), float(eps), *how)
             both = graph.call_function(torch.ops.genesis.conv_bn_relu, args)
             result = graph.call_function(operator.getitem, (both, 0))
         result = in_order(graph, result, last)
@@ -426,19 +359,19 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
 
 def _pooling(node: fx.Node) -> Windows | None:
     """The windows of a max pooling that Genesis' kernels run; None if PyTorch's function runs."""
-    input = _value(node.args[0] if node.args else None)
-    if not isinstance(input, Tensor) or not pooling.has_kernels(input) or not isinstance(_value(node), Tensor):
+    input = value_of(node.args[0] if node.args else None)
+    if not isinstance(input, Tensor) or not pooling.has_kernels(input) or not isinstance(value_of(node), Tensor):
         return None  # with return_indices it has two results
     defaults = {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
-    options = [_argument(node, 1 + i, name, default) for i, (name, default) in enumerate(defaults.items())]
+    options = [argument(node, 1 + i, name, default) for i, (name, default) in enumerate(defaults.items())]
     return pooling.windows_of(input, *options)
 
 
 def _replace_pooling(graph: fx.Graph, node: fx.Node, windows: Windows) -> None:
-    needs_gradient = _tensor(node).requires_grad
+    needs_gradient = tensor_of(node).requires_grad
     with graph.inserting_before(node):
         both = graph.call_function(torch.ops.genesis.max_pool2d, (node.args[0], *windows, needs_gradient))
         result = graph.call_function(operator.getitem, (both, 0))
-        result.meta["example_value"] = _value(node)
+        result.meta["example_value"] = value_of(node)
     node.replace_all_uses_with(result)
     graph.erase_node(node)

@@ -1,8 +1,9 @@
-"""Nodes of Dynamo's graphs: their values, and calls in the place of others."""
+"""Nodes of Dynamo's graphs: their values and arguments, and calls in the place of others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -11,11 +12,21 @@ from torch.utils._pytree import tree_map_only
 from genesis.torch.activations import Function
 
 
-def tensor_of(node: fx.Node) -> Tensor:
+def value_of(node: object) -> object:
+    """The fake tensor of a node, or tuple of them; None for an argument that is no node."""
+    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
+
+
+def tensor_of(node: object) -> Tensor:
     """The fake tensor of a node that has one."""
-    value = node.meta["example_value"]
+    value = value_of(node)
     assert isinstance(value, Tensor)
     return value
+
+
+def argument(node: fx.Node, position: int, name: str, default: object = None) -> Any:
+    """An argument of a call, by position or name."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
 def call(graph: fx.Graph, function: Function, *args: object, **kwargs: object) -> fx.Node:

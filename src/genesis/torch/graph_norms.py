@@ -18,6 +18,7 @@ from torch.fx.node import Argument
 from torch.nn import functional
 
 from genesis.torch import norms
+from genesis.torch.graph_edits import value_of
 
 _NAMES = ("input", "num_groups", "weight", "bias", "eps")
 
@@ -51,7 +52,7 @@ def _find(node: fx.Node, activation_of: Callable[[fx.Node], str | None]) -> Grou
     if node.target is not functional.group_norm:
         return None
     input, num_groups, weight, bias, eps = _arguments(node)
-    x, y, *parameters = (_value(each) for each in (input, node, weight, bias))
+    x, y, *parameters = (value_of(each) for each in (input, node, weight, bias))
     if not (_is_image(x) and norms.has_kernels(x) and _is_image(y, any_order=True) and y.dtype == x.dtype):
         return None
     given = [value for value, each in zip(parameters, (weight, bias), strict=True) if each is not None]
@@ -62,7 +63,7 @@ def _find(node: fx.Node, activation_of: Callable[[fx.Node], str | None]) -> Grou
     if len(node.users) == 1:
         (user,) = node.users
         activation = activation_of(user) if user.all_input_nodes == [node] else None
-        activated = _value(user)
+        activated = value_of(user)
         if activation is not None and isinstance(activated, Tensor) and activated.dtype == x.dtype:
             last = user
         else:
@@ -76,10 +77,6 @@ def _arguments(node: fx.Node) -> list[Argument]:
     given = dict(zip(_NAMES, node.args, strict=False))
     every = {"weight": None, "bias": None, "eps": 1e-5, **given, **node.kwargs}
     return [every.get(name) for name in _NAMES]
-
-
-def _value(node: object) -> object:
-    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
 
 
 def _is_image(value: object, any_order: bool = False) -> TypeGuard[Tensor]:
@@ -97,11 +94,11 @@ def _is_conv_of(node: fx.Node, input: fx.Node) -> bool:
     """Whether this convolves the input alone, and gives channels last whatever the input's order is."""
     operands = (node.args[0] if node.args else None, *node.args[1:], *node.kwargs.values())
     alone = operands[0] is input and sum(each is input for each in operands) == 1
-    return node.target is torch.conv2d and alone and _is_image(_value(node)) and _is_image(_weight(node))
+    return node.target is torch.conv2d and alone and _is_image(value_of(node)) and _is_image(_weight(node))
 
 
 def _weight(node: fx.Node) -> object:
-    return _value(node.args[1] if len(node.args) > 1 else node.kwargs.get("weight"))
+    return value_of(node.args[1] if len(node.args) > 1 else node.kwargs.get("weight"))
 
 
 def _bias(node: fx.Node) -> Argument:

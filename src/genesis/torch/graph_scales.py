@@ -9,6 +9,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from genesis.torch import scales
+from genesis.torch.graph_edits import value_of
 
 _MULS = {operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "multiply", "multiply_"}
 _DROPOUTS = {functional.dropout, functional.dropout2d, torch.dropout}
@@ -26,8 +27,8 @@ def scaled_by(node: fx.Node) -> tuple[fx.Node, object] | None:
         if not isinstance(scaled, fx.Node) or not isinstance(conv, fx.Node) or conv.target is not torch.conv2d:
             continue
         weight = conv.args[1] if len(conv.args) > 1 else conv.kwargs.get("weight")
-        y, of_weight, result = _value(scaled), _value(weight), _value(node)
-        value = _value(factor) if isinstance(factor, fx.Node) else factor
+        y, of_weight, result = value_of(scaled), value_of(weight), value_of(node)
+        value = value_of(factor) if isinstance(factor, fx.Node) else factor
         if isinstance(y, Tensor) and isinstance(of_weight, Tensor) and isinstance(result, Tensor):
             is_trained = isinstance(value, Tensor) and value.requires_grad and result.requires_grad
             fits = result.shape == y.shape and result.dtype == y.dtype and not is_trained
@@ -36,20 +37,16 @@ def scaled_by(node: fx.Node) -> tuple[fx.Node, object] | None:
     return None
 
 
-def _value(node: object) -> object:
-    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
-
-
 def folded(graph: fx.Graph, weight: fx.Node, bias: fx.Node | None, factor: fx.node.Argument) -> list[fx.Node | None]:
     """Nodes of the scaled weight and bias."""
-    shapes = scales.shapes(_value(factor))
+    shapes = scales.shapes(value_of(factor))
     results: list[fx.Node | None] = []
     for position, each in enumerate((weight, bias)):
         scaled = None
         if each is not None:
             view = factor if shapes is None else graph.call_method("reshape", (factor, shapes[position]))
             scaled = graph.call_function(torch.mul, (each, view))
-            scaled.meta["example_value"] = _value(each)  # of the same shape and dtype
+            scaled.meta["example_value"] = value_of(each)  # of the same shape and dtype
         results.append(scaled)
     return results
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
@@ -24,6 +26,18 @@ if TYPE_CHECKING:
 
 OptionalTensor = TypeVar("OptionalTensor", Tensor, None)
 NO_NORM = object()
+_all_run_alone = False
+
+
+@contextmanager
+def running_alone() -> Iterator[None]:
+    """Inside, convolutions with which nothing is fused run as they do in compiled graphs, for tuning to find them."""
+    global _all_run_alone
+    before, _all_run_alone = _all_run_alone, True
+    try:
+        yield
+    finally:
+        _all_run_alone = before
 
 
 @final
@@ -130,8 +144,11 @@ class Link:
 
     def _adds_bias(self) -> bool:
         """Does the bias run with a convolution that other code takes? Not where the result has to be reordered."""
-        adds = self.bias is not None and self.output is None and not self.plan.contiguous
-        return adds and bridge.activates(self.input)
+        if self.output is not None or self.plan.contiguous:
+            return False
+        if _all_run_alone and bridge.convolves(self.input, self.dtype):
+            return True
+        return self.bias is not None and bridge.activates(self.input)
 
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:

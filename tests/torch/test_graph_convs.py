@@ -1,0 +1,157 @@
+"""Compiled convolutions that no norm follows: with a ReLU and a sum, or alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from genesis.torch import bridge, dynamo
+from tests.torch.image_ops import in_order
+
+Forward = Callable[[Any, Tensor], Tensor]
+_OPS = {torch.ops.genesis.conv_act, torch.ops.genesis.conv_bn_relu}
+
+
+@pytest.fixture(autouse=True)
+def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr(bridge, "activates", lambda x: True)
+    monkeypatch.setattr(bridge, "convolves", lambda x, dtype: True)
+
+
+class Layers(nn.Module):
+    """Dense, depthwise and strided convolutions, one without a bias, and whatever forward a test gives them."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.dense = nn.Conv2d(4, 4, 3, padding="same")
+        self.depthwise = nn.Conv2d(4, 4, 5, padding=2, groups=4)
+        self.bare = nn.Conv2d(4, 4, 1, bias=False)
+        self.strided = nn.Conv2d(4, 6, 2, 2)
+        self.norm = nn.BatchNorm2d(4)
+        self._forward = forward
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self, x)
+
+
+def before_a_layer_norm(m: Layers, x: Tensor) -> Tensor:
+    y = F.layer_norm(m.depthwise(x).permute(0, 2, 3, 1), (4,))
+    return m.strided(x + y.permute(0, 3, 1, 2))
+
+
+def after_an_activation(m: Layers, x: Tensor) -> Tensor:
+    return torch.cat([m.bare(F.relu(m.norm(x))), m.dense(F.relu(x))], 1)
+
+
+def before_a_silu(m: Layers, x: Tensor) -> Tensor:
+    return F.silu(m.depthwise(F.silu(m.dense(x))))
+
+
+def before_a_relu(m: Layers, x: Tensor) -> Tensor:
+    return F.relu(m.bare(F.relu(m.dense(x))) + x)
+
+
+def before_a_sum(m: Layers, x: Tensor) -> Tensor:
+    return F.gelu(m.dense(x) + x)
+
+
+def with_a_frozen_bias(m: Layers, x: Tensor) -> Tensor:
+    assert m.dense.bias is not None
+    m.dense.bias.requires_grad_(False)
+    return m.dense(x) * 2
+
+
+def read_twice(m: Layers, x: Tensor) -> Tensor:
+    y = m.dense(x)
+    return F.relu(y) + y
+
+
+def one_pixel(m: Layers, x: Tensor) -> Tensor:
+    return x * torch.sigmoid(m.bare(x.mean((2, 3), keepdim=True)))
+
+
+# Convolutions that are fused, and that run alone, where Inductor compiles the rest.
+FORWARDS: dict[Forward, tuple[int, int]] = {
+    before_a_layer_norm: (0, 2), after_an_activation: (0, 2), before_a_silu: (0, 2), before_a_relu: (2, 0),
+    before_a_sum: (1, 0), with_a_frozen_bias: (1, 0), read_twice: (0, 1), one_pixel: (0, 1),
+}  # fmt: skip
+
+
+def step(model: Any, x: Tensor) -> dict[str, Tensor]:
+    """Results, gradients and buffers of a step."""
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    y = model(x)
+    (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape)).sum().backward()
+    plain = getattr(model, "_orig_mod", model)
+    found = {"result": y.detach(), "input": x.grad}
+    return found | {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)
+def test_a_step_is_what_it_was(forward: Forward, layout: str) -> None:
+    plain = Layers(forward)
+    if layout == "channels_last":
+        plain = plain.to(memory_format=torch.channels_last)
+
+    def backend(graph: fx.GraphModule, inputs: Any) -> Any:
+        dynamo.fuse_graph(graph)  # as for Inductor
+        return torch._dynamo.backends.debugging.aot_eager(graph, inputs)
+
+    ours: Any = torch.compile(copy.deepcopy(plain), backend=backend)
+    x = in_order(torch.randn(2, 4, 6, 6, dtype=torch.float64), layout)
+    for _ in range(2):
+        expected, found = step(plain, x), step(ours, x)
+        assert expected.keys() == found.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-10, msg=lambda text, n=name: n + text)
+
+
+@pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)
+def test_what_runs_alone_is_told(forward: Forward) -> None:
+    fusion, graph = _fused(Layers(forward).to(memory_format=torch.channels_last), "inductor")
+    assert (len(fusion.fused), len(fusion.replaced)) == FORWARDS[forward]
+    assert not fusion.left
+    calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert torch.conv2d not in calls
+    assert sum(target in _OPS for target in calls) == sum(FORWARDS[forward])
+
+
+def test_images_are_not_reordered_for_a_convolution_alone() -> None:
+    fusion, graph = _fused(Layers(before_a_layer_norm), "inductor", "contiguous")
+    assert (len(fusion.replaced), len(fusion.left)) == (0, 2)
+    assert sum(node.target is torch.conv2d for node in graph.graph.nodes) == 2
+
+
+def test_activations_stay_with_convolutions_where_nothing_is_generated() -> None:
+    fusion, _ = _fused(Layers(before_a_silu).to(memory_format=torch.channels_last), "aot_eager")
+    assert (len(fusion.fused), len(fusion.replaced), fusion.left) == (2, 0, [])
+
+
+def test_float32_stays_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(bridge, "activates", lambda x: True)
+    fusion, _ = _fused(Layers(after_an_activation).to(memory_format=torch.channels_last), "inductor")
+    assert len(fusion.left) == 2
+
+
+def _fused(model: nn.Module, compiler: str, layout: str = "channels_last") -> tuple[Any, fx.GraphModule]:
+    found: list[tuple[Any, fx.GraphModule]] = []
+
+    def backend(graph: fx.GraphModule, _: Any) -> Any:
+        found.append((dynamo.fuse_graph(graph, compiler), graph))
+        return graph
+
+    torch.compile(model, backend=backend)(in_order(torch.randn(2, 4, 6, 6, dtype=torch.float64), layout))
+    (one,) = found
+    return one

@@ -28,6 +28,7 @@ from tests.torch.loops import (
     outcome,
     plain,
 )
+from tests.torch.trees import short_steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::Warning:torch")]
 
@@ -154,3 +155,32 @@ def test_tuning_comes_first() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
     (note,) = genesis.torch.report(model).notes
     assert note.startswith("tuned ")
+
+
+class Parts(nn.Module):
+    """Layers that read halves of the channels of others' results, as in YOLOv8, ShuffleNet and Res2Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.last = nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left, right = self.first(x).chunk(2, 1)
+        result: torch.Tensor = self.last(torch.cat([left, right, self.second(right)], 1).mean((2, 3)))
+        return result
+
+
+def test_steps_are_short_where_the_backward_reads_a_part_of_a_result() -> None:
+    model = Parts().cuda().to(memory_format=torch.channels_last)
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+
+    def thrice(model: nn.Module) -> Steps:
+        for _ in range(3):
+            yield from plain(model)
+
+    with short_steps() as steps:
+        agree(outcome(thrice, compiled), outcome(thrice, model), 1e-3)
+    assert steps["forward"] == steps["backward"] > 3
+    captured(compiled)

@@ -7,6 +7,7 @@ import gc
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import graph_trees, outstanding
+from genesis.torch import graph_trees, outstanding, replaying, step_plans
+from genesis.torch.replaying import Output
 from tests.torch.loops import (
     LOOPS,
     Halves,
@@ -119,6 +121,23 @@ def test_a_head_without_a_loss(is_short: bool, steps: Counter[str]) -> None:
     with override(short_steps=is_short):
         agree(outcome(thrice(one_of_two_heads), compiled), outcome(thrice(one_of_two_heads), model))
     assert (steps["backward"] > 20) is is_short
+
+
+def test_a_part_of_an_output_is_found_in_it() -> None:
+    """As where the backward reads the second half of an output's channels, which Inductor's code takes itself."""
+    whole = torch.randn(2, 8, 3, 3).contiguous(memory_format=torch.channels_last)
+    other = torch.randn(5)
+    results = [whole, whole[:, 4:], whole[:, :4], other[1:4], other.view(torch.int32), torch.randn(4), whole[:0], None]
+    outputs: Any = SimpleNamespace(cached_tensor_outputs=[None, whole, other, torch.empty(0)])
+    found = step_plans._outputs(outputs, results)
+    strides = whole.stride()
+    assert found[:4] == [
+        Output(1), Output(1, ((2, 4, 3, 3), strides, 4)), Output(1, ((2, 4, 3, 3), strides, 0)),
+        Output(2, ((3,), (1,), 1)),
+    ]  # fmt: skip
+    assert found[4:] == [None] * 4
+    taken = replaying._pick_outputs([x for x in found if x is not None])(outputs.cached_tensor_outputs)
+    assert all(torch.equal(x, y) for x, y in zip(taken, results[:4], strict=True))
 
 
 @pytest.fixture

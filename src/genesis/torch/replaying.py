@@ -47,10 +47,13 @@ ARGUMENT, SAVED, TANGENT, CONSTANT = range(4)
 
 
 class Output(NamedTuple):
-    """An output of a captured part, by number; view: the shape and strides in which it leaves, if not its own."""
+    """An output of a captured part, by number.
+
+    view: the shape, strides and offset in its memory with which it leaves, if not its own.
+    """
 
     number: int
-    view: tuple[torch.Size, tuple[int, ...]] | None = None
+    view: tuple[torch.Size, tuple[int, ...], int] | None = None
 
 
 class Facts(NamedTuple):
@@ -266,8 +269,8 @@ def _pick_outputs(outputs: Sequence[Output]) -> Outputs:
 
     def run(items: Sequence[Tensor | None]) -> list[Tensor]:
         found = pick(items)
-        for position, (shape, strides) in views:
-            found[position] = found[position].as_strided(shape, strides)
+        for position, (shape, strides, offset) in views:
+            found[position] = found[position].as_strided(shape, strides, offset)
         return found
 
     return run

@@ -205,18 +205,29 @@ def _look(x: object) -> Look | None:
 
 
 def _outputs(node: Node, results: Sequence[object]) -> list[Output | None]:
-    """The results of a half as outputs of its captured part, found by their addresses."""
-    looks = [_look(x) for x in node.cached_tensor_outputs]
-    known = {look[0]: number for number, look in enumerate(looks) if look is not None and look[0]}
+    """The results of a half as outputs of its captured part, or parts of these, found by their addresses."""
+    outputs = list(enumerate(node.cached_tensor_outputs))
+    own = {x.data_ptr(): (number, x) for number, x in outputs if x is not None and x.numel()}
+    spans = [(x.untyped_storage(), number, x) for number, x in outputs if x is not None and x.numel()]
     found: list[Output | None] = []
-    for look in map(_look, results):
-        number = None if look is None else known.get(look[0])
-        own = None if number is None else looks[number]
-        if look is None or number is None or own is None or look[3] is not own[3]:
-            found.append(None)
-        else:
-            found.append(Output(number, None if look == own else (look[1], look[2])))
+    for result in results:
+        known = None
+        if isinstance(result, Tensor) and result.numel():
+            address = result.data_ptr()
+            around = ((number, x) for s, number, x in spans if s.data_ptr() <= address < s.data_ptr() + s.nbytes())
+            known = own.get(address) or next(around, None)  # half of the channels, say
+        found.append(None if known is None else _as_output(*known, result))
     return found
+
+
+def _as_output(number: int, whole: Tensor, result: Tensor) -> Output | None:
+    """A result that lies in an output of this number; None: it is of another dtype."""
+    if result.dtype is not whole.dtype:
+        return None
+    if _look(result) == _look(whole):
+        return Output(number)
+    offset = (result.data_ptr() - whole.untyped_storage().data_ptr()) // whole.itemsize
+    return Output(number, (result.shape, result.stride(), offset))
 
 
 def device_of(results: Sequence[object]) -> int:

@@ -140,6 +140,38 @@ def test_a_part_of_an_output_is_found_in_it() -> None:
     assert all(torch.equal(x, y) for x, y in zip(taken, results[:4], strict=True))
 
 
+class Flattened(nn.Module):
+    """Its result is a view of a convolution's, as in DLA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.last = nn.Conv2d(8, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).mean((2, 3), keepdim=True)).flatten(1)
+
+
+def changes_its_results(model: nn.Module) -> Steps:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for index in range(12):
+        optimizer.zero_grad()
+        result = model(batch(index)[0])
+        result.mul_(2)
+        result.square().mean().backward()
+        optimizer.step()
+        yield result.detach()
+
+
+@pytest.mark.parametrize("loop", [thrice(plain), changes_its_results], ids=["plain", "changes"])
+def test_a_result_that_is_a_view(loop: Callable[[nn.Module], Steps], steps: Counter[str]) -> None:
+    model = Flattened().to(memory_format=torch.channels_last)
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    agree(outcome(loop, compiled), outcome(loop, model))
+    assert steps["forward"] == steps["backward"] > 3
+
+
 @pytest.fixture
 def short() -> nn.Module:
     """A model whose next step is a short one."""

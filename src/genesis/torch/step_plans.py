@@ -31,7 +31,6 @@ class Metadata(Protocol):
     output_info: Sequence[object]
     num_mutated_inp_runtime_indices: int
     num_outputs_aliased: int
-    num_unsafe_view_outputs: int
     num_intermediate_bases: int
     num_graphsafe_rng_states: int
     is_rng_op_functionalized: bool
@@ -240,13 +239,13 @@ def _replayed(results: Sequence[object]) -> Node | None:
 
 
 def _is_ordinary(metadata: Metadata, num_results: int) -> bool:
-    """Whether the runtime of AOTAutograd has nothing to do but to call the graphs."""
+    """Whether the runtime of AOTAutograd has nothing to do but to call the graphs. (It hides from autograd that results
+    are views of others, by new ones; those of a plan are copies.)"""
     return (
         len(metadata.output_info) == num_results
         and all(getattr(x, "requires_grad", False) for x in metadata.output_info)
         and not metadata.num_mutated_inp_runtime_indices
         and not metadata.num_outputs_aliased
-        and not metadata.num_unsafe_view_outputs
         and not metadata.num_intermediate_bases
         and not metadata.num_graphsafe_rng_states
         and not metadata.is_rng_op_functionalized

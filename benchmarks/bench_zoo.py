@@ -100,7 +100,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tune", type=float, default=5, help="seconds for a network's convolutions; 0: heuristics")
     parser.add_argument("--seconds", type=float, default=240, help="begin no network after that time")
     parser.add_argument("--processes", type=int, default=1, help="that prepare at the same time, and measure in turns")
-    parser.add_argument("--steps", type=int, default=3, help="in a row, per measurement")
+    parser.add_argument("--steps", type=int, default=10, help="in a row, per measurement")
     parser.add_argument("--rounds", type=int, default=7, help="measurements per side, in turn")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     parser.add_argument("--dry-run", action="store_true", help="check both kinds of networks without a GPU")

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from genesis.torch import bridge, dynamo
+from genesis.torch import bridge, dynamo, norms
 from tests.torch.image_ops import in_order
 
 Forward = Callable[[Any, Tensor], Tensor]
-_OPS = {torch.ops.genesis.conv_act, torch.ops.genesis.conv_bn_relu}
+_OPS = {torch.ops.genesis.conv_act, torch.ops.genesis.conv_bn_relu, torch.ops.genesis.group_norm}
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,7 @@ def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(bridge, "activates", lambda x: True)
     monkeypatch.setattr(bridge, "convolves", lambda x, dtype: True)
+    monkeypatch.setattr(norms, "has_kernels", lambda x: True)
 
 
 class Layers(nn.Module):
@@ -75,14 +76,19 @@ def read_twice(m: Layers, x: Tensor) -> Tensor:
     return F.relu(y) + y
 
 
+def around_a_group_norm(m: Layers, x: Tensor) -> Tensor:
+    return m.strided(F.silu(F.group_norm(m.bare(x), 2)))
+
+
 def one_pixel(m: Layers, x: Tensor) -> Tensor:
     return x * torch.sigmoid(m.bare(x.mean((2, 3), keepdim=True)))
 
 
-# Convolutions that are fused, and that run alone, where Inductor compiles the rest.
+# Chains that are fused, and what is replaced by itself, where Inductor compiles the rest.
 FORWARDS: dict[Forward, tuple[int, int]] = {
     before_a_layer_norm: (0, 2), after_an_activation: (0, 2), before_a_silu: (0, 2), before_a_relu: (2, 0),
     before_a_sum: (1, 0), with_a_frozen_bias: (1, 0), read_twice: (0, 1), one_pixel: (0, 1),
+    around_a_group_norm: (0, 3),  # with the norm
 }  # fmt: skip
 
 

@@ -126,13 +126,6 @@ def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:
         else:
             fusion.add("", steps, [allowed])
             (_fuse_activation if allowed.norm is None else _fuse_chain)(graph, nodes, allowed)
-    for name, reason in left:
-        conv = by_name[name]
-        if not steps[numbers[conv]].obstacle and runs_alone(conv):
-            run_alone(graph, conv)
-            fusion.replace("", name)
-        else:
-            fusion.leave("", name, reason)
     for step, node in zip(steps, nodes, strict=True):
         if step.kind == POOL:
             windows = _pooling(node)
@@ -141,6 +134,13 @@ def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:
                 _replace_pooling(graph, node, windows)
     for name in replace_group_norms(graph, _activation):
         fusion.replace("", name)
+    for name, reason in left:  # last: those before look for convolutions
+        conv = by_name[name]
+        if not steps[numbers[conv]].obstacle and runs_alone(conv):
+            run_alone(graph, conv)
+            fusion.replace("", name)
+        else:
+            fusion.leave("", name, reason)
     changed = _changed(graph)
     pass_on_channels_last(graph, lambda copy: bool(_memory([copy]) & changed))
     graph.lint()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from genesis.settings import override
 from genesis.torch import bridge, dynamo, norms
 from tests.torch.image_ops import in_order
 
@@ -144,11 +146,33 @@ def test_activations_stay_with_convolutions_where_nothing_is_generated() -> None
     assert (len(fusion.fused), len(fusion.replaced), fusion.left) == (2, 0, [])
 
 
+def test_activations_stay_with_convolutions_that_cannot_run_alone() -> None:
+    fusion, _ = _fused(Layers(before_a_silu), "inductor", "contiguous")
+    assert (len(fusion.fused), len(fusion.replaced), fusion.left) == (2, 0, [])
+
+
 def test_float32_stays_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(bridge, "activates", lambda x: True)
     fusion, _ = _fused(Layers(after_an_activation).to(memory_format=torch.channels_last), "inductor")
     assert len(fusion.left) == 2
+
+
+@pytest.mark.parametrize("switch", ["algorithms", "cudnn", None])
+def test_convolutions_stay_with_pytorch_that_is_to_be_deterministic(
+    switch: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    if switch == "algorithms":
+        monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    if switch == "cudnn":
+        monkeypatch.setattr(type(torch.backends.cudnn), "deterministic", True)
+    image: Any = SimpleNamespace(is_cuda=True)
+    assert bridge.convolves(image, torch.bfloat16) is (switch is None)
+    with override(deterministic=True):
+        assert bridge.convolves(image, torch.bfloat16)
+    assert not bridge.convolves(image, torch.float32)
+    assert not bridge.convolves(torch.ones(1), torch.bfloat16)
 
 
 def _fused(model: nn.Module, compiler: str, layout: str = "channels_last") -> tuple[Any, fx.GraphModule]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from genesis.errors import DeviceError, describe
+from genesis.settings import settings
 from genesis.torch.backend import backend_of
 from genesis.torch.unprepared import UNPREPARED, Unprepared
 
@@ -72,8 +73,14 @@ def activates(x: torch.Tensor) -> bool:
 
 def convolves(x: torch.Tensor, dtype: torch.dtype) -> bool:
     """Return whether a convolution of this input with which nothing is fused runs by Genesis' plans in compiled graphs:
-    on CUDA, in 16 bits. PyTorch rounds float32 to TF32 by default, and Genesis does not."""
-    return x.is_cuda and dtype in (torch.bfloat16, torch.float16)
+    on CUDA, in 16 bits. PyTorch rounds float32 to TF32 by default, and Genesis does not.
+
+    Where PyTorch is to be deterministic, Genesis has to be as well.
+    """
+    if not x.is_cuda or dtype not in (torch.bfloat16, torch.float16):
+        return False
+    asked = torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
+    return settings.deterministic or not asked
 
 
 def keeps_folds(x: torch.Tensor) -> bool:

@@ -118,7 +118,8 @@ def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:
     order = _Order(nodes)
     fusion = Fusion()
     for chain in chains:
-        parts = _parts(_without_promotion(chain, nodes), nodes, compiler == "inductor")
+        generates = compiler == "inductor" and runs_alone(nodes[chain.conv])
+        parts = _parts(_without_promotion(chain, nodes), nodes, generates)
         allowed = next((part for part in parts if order.allows(part)), None)
         if allowed is None:
             reason = "a node between its layers conflicts with their move" if parts else "its activation runs by itself"
@@ -208,7 +209,8 @@ def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
 def _parts(chain: Chain, nodes: list[fx.Node], generates: bool) -> list[Chain]:
     """The chain, and the shorter ones at its beginning.
 
-    generates: the compiler makes an activation that no kernel of a convolution computes a part of what comes next.
+    generates: the convolution may run alone: the compiler makes an activation that no kernel of a convolution computes
+        a part of what comes next.
     """
     if chain.norm is None:
         scaled = [chain._replace(activation=None, add=None, residual=None)] if chain.scales else []

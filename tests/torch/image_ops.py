@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 SHAPE = (4, 4, 6, 5)
@@ -118,3 +118,25 @@ def sample(op: Op, shape: tuple[int, ...] = SHAPE) -> Sample:
 def _error(found: Tensor, right: Tensor) -> float:
     assert found.shape == right.shape
     return ((found.detach().cpu().double() - right).abs().max() / right.abs().max()).item()
+
+
+def two_steps(plain: nn.Module, ours: Any, x: Tensor) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """Results, gradients and buffers of steps of both models, by name; they agree."""
+    for _ in range(2):
+        expected, found = _step(plain, x), _step(ours, x)
+        assert expected.keys() == found.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-10, msg=lambda text, n=name: n + text)
+        yield expected, found
+
+
+def _step(model: Any, x: Tensor) -> dict[str, Tensor]:
+    """Results, gradients and buffers of a step."""
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    results = model(x)
+    results = results if isinstance(results, tuple) else (results,)
+    sum((y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape)).sum() for y in results).backward()
+    plain = getattr(model, "_orig_mod", model)
+    found = {"input": x.grad} | {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+    return found | {f"result {i}": y.detach() for i, y in enumerate(results)} | dict(plain.named_buffers())

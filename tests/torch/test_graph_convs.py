@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from genesis.settings import override
 from genesis.torch import bridge, dynamo, norms
-from tests.torch.image_ops import in_order
+from tests.torch.image_ops import in_order, two_steps
 
 Forward = Callable[[Any, Tensor], Tensor]
 _OPS = {torch.ops.genesis.conv_act, torch.ops.genesis.conv_bn_relu, torch.ops.genesis.group_norm}
@@ -94,17 +94,6 @@ FORWARDS: dict[Forward, tuple[int, int]] = {
 }  # fmt: skip
 
 
-def step(model: Any, x: Tensor) -> dict[str, Tensor]:
-    """Results, gradients and buffers of a step."""
-    model.zero_grad()
-    x = x.clone().requires_grad_()
-    y = model(x)
-    (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape)).sum().backward()
-    plain = getattr(model, "_orig_mod", model)
-    found = {"result": y.detach(), "input": x.grad}
-    return found | {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
-
-
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)
 def test_a_step_is_what_it_was(forward: Forward, layout: str) -> None:
@@ -118,11 +107,7 @@ def test_a_step_is_what_it_was(forward: Forward, layout: str) -> None:
 
     ours: Any = torch.compile(copy.deepcopy(plain), backend=backend)
     x = in_order(torch.randn(2, 4, 6, 6, dtype=torch.float64), layout)
-    for _ in range(2):
-        expected, found = step(plain, x), step(ours, x)
-        assert expected.keys() == found.keys()
-        for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-10, msg=lambda text, n=name: n + text)
+    assert len(list(two_steps(plain, ours, x))) == 2
 
 
 @pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)

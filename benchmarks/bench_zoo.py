@@ -246,16 +246,16 @@ class Step:
 def made(
     name: str, prepare: Callable[[nn.Module], Any], model: nn.Module, network: Network, arguments: argparse.Namespace
 ) -> Step:
-    adds_bias = Link._adds_bias
+    runs_alone = Link._runs_alone
     if name == "genesis without biases":  # which is asked when another layer takes the convolution's result
-        Link._adds_bias = lambda link: False  # type: ignore[method-assign]
+        Link._runs_alone = lambda link: False  # type: ignore[method-assign]
     try:
         step = Step(name, prepare, model, network, arguments)
         if step.failure and "without biases" in name:
             raise RuntimeError(f"not captured: {step.failure}")  # a loop would run them after all
         return step
     finally:
-        Link._adds_bias = adds_bias  # type: ignore[method-assign]
+        Link._runs_alone = runs_alone  # type: ignore[method-assign]
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def test_networks_are_timed_and_failures_are_told(
     table = (tmp_path / "bench_zoo.md").read_text(encoding="utf-8")
     assert "1 networks, geometric mean" in table
     assert "tiny_diffusion_unet, genesis without norms: RuntimeError: no such side" in table
-    assert script.Link._adds_bias.__name__ == "_adds_bias"  # as it was
+    assert script.Link._runs_alone.__name__ == "_runs_alone"  # as it was
 
 
 @pytest.mark.parametrize("script", [("bench_zoo_convs", "--tune 0.05")], indirect=True)

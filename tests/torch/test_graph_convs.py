@@ -136,7 +136,7 @@ def test_activations_stay_with_convolutions_that_cannot_run_alone() -> None:
     assert (len(fusion.fused), len(fusion.replaced), fusion.left) == (2, 0, [])
 
 
-def test_float32_stays_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_cpu_they_stay_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(bridge, "activates", lambda x: True)
     fusion, _ = _fused(Layers(after_an_activation).to(memory_format=torch.channels_last), "inductor")

@@ -67,4 +67,5 @@ def test_convolutions_that_run_alone_in_compiled_graphs_are_found(
     with override(cache_dir=tmp_path), running_alone() if alone else nullcontext():
         report = genesis.tune(step, budget=60)
     directions = collections.Counter(each.problem.direction for each in report.outcomes)
+    assert not genesis.torch.report(model).fused  # as without tuning
     assert directions == ({"forward": 2, "input_grad": 2, "weight_grad": 2} if alone else {})

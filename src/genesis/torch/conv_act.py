@@ -189,7 +189,7 @@ class _TracedConvAct(torch.autograd.Function):
         needs[3] = needs[3] and activation is not None
         grad = grad.contiguous(memory_format=ctx.order)  # a copy that a compiler makes part of what computes it
         grad_bias = None
-        if needs[2] and activation is None:  # likewise
+        if needs[2] and activation is None:  # a sum, likewise
             needs[2], grad_bias = False, grad.sum((0, 2, 3))
         grads = torch.ops.genesis.conv_act_backward(grad, *ctx.saved_tensors, *ctx.how, needs)
         wanted = [each if needed else None for each, needed in zip(grads, needs, strict=True)]

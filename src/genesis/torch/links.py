@@ -125,8 +125,9 @@ class Link:
         entry = self.entry
         if self.before:
             self._note_materialized_after(stage)
-        elif not stage and self._adds_bias():
-            entry.unfused, entry.kinds, entry.reason = 0, ("bias",), ""
+        elif not stage and self._runs_alone():
+            if self.bias is not None:  # else it is for tuning, of which the model's report tells nothing
+                entry.unfused, entry.kinds, entry.reason = 0, ("bias",), ""
         elif not stage and self.output is not None:  # under inference_mode, of which other modes learn nothing
             entry.unfused_in_inference += 1
         else:
@@ -142,8 +143,8 @@ class Link:
             entry.unfused, entry.kinds = 0, ()
         entry.kinds = (*self.before, *entry.kinds)
 
-    def _adds_bias(self) -> bool:
-        """Does the bias run with a convolution that other code takes? Not where the result has to be reordered."""
+    def _runs_alone(self) -> bool:
+        """Does a convolution that other code takes run here, for its bias? Not where the result has to be reordered."""
         if self.output is not None or self.plan.contiguous:
             return False
         if _all_run_alone and bridge.convolves(self.input, self.dtype):
@@ -160,7 +161,7 @@ class Link:
             if self.output is not None:
                 return ordered(self.output, self.plan)  # a copy: the norm's output has saved it
             self.check_convolution()
-            if self._adds_bias():
+            if self._runs_alone():
                 alone = self if self.norm is None else self.copy(0)  # the norm that took it keeps its link
                 y = alone.activate(None, False, 0)
                 return self.in_order(y, stage=0) if self.plan.fits_both else y

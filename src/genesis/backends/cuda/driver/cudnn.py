@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -135,6 +135,14 @@ class PlanLaunch(Protocol):
     def __call__(self, stream: int, workspace: int, /, *addresses: int) -> None: ...
 
 
+class Sums(NamedTuple):
+    """How the plans of a graph are to add up."""
+
+    plain: bool = False  # only multiply-adds of the operands as they are: not rounded for tensor cores, nor Winograd's
+    deterministic: bool = False
+    any_width: bool = False  # also by engines that have settings or kernels whose sums are not in float32
+
+
 class Graph:
     """An operation graph on arrays of one dtype, dense and channels-last unless given strides; sums are float32."""
 
@@ -176,34 +184,25 @@ class Graph:
         tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape) if strides is None else strides))
         tensor.set_alignment(self.alignment)
 
-    def plan_names(self, plain: bool, deterministic: bool, any_sums: bool = False) -> list[str]:
+    def plan_names(self, sums: Sums) -> list[str]:
         """The plans that the heuristics suggest, the best first, fallbacks last; build() refuses unwanted ones.
 
         Sums are in float32, as far as an engine is all that matters: cuDNN tells nothing of an engine's settings.
-
-        Args:
-            any_sums: also of engines that have settings or kernels whose sums are not in float32.
-            plain: only multiply-adds of the operands as they are: not rounded for tensor cores, not added up first for
-                Winograd's algorithm or Fourier's.
         Raises: KernelError: cuDNN has nothing for this graph.
         """
-        notes = self._module.numerical_note
         modes = self._module.heur_mode
         with reported():
             self.ops.validate()
             self.ops.build_operation_graph()
             self.ops.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
-            unwanted = [] if any_sums else [notes.REDUCED_PRECISION_REDUCTION]
-            if plain:
-                unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS, notes.WINOGRAD, notes.FFT]
-            if deterministic:
-                unwanted.append(notes.NONDETERMINISTIC)
-            if unwanted:
-                self.ops.deselect_numeric_notes(unwanted)
+            self._leave_out(sums)
             return [self.ops.get_plan_name_at_index(i) for i in range(self.ops.get_execution_plan_count())]
 
-    def plan_named(self, name: str) -> bool:
-        """Ask for the plan of that name only, without the heuristics; False: the frontend cannot put it that way."""
+    def plan_named(self, name: str, sums: Sums) -> bool:
+        """Ask for the plan of that name only, without the heuristics; False: the frontend cannot put it that way.
+
+        Heuristics take several times as long as a plan, and build() refuses what is unwanted here too.
+        """
         try:
             self.ops.validate()
             self.ops.build_operation_graph()
@@ -213,9 +212,20 @@ class Graph:
                 number, _, value = setting.removeprefix("k").partition("=")
                 knobs[getattr(self._module.knob_type, _KNOBS[int(number)])] = int(value)
             self.ops.create_execution_plan(int(engine), knobs)
+            self._leave_out(sums)
             return bool(self.ops.get_plan_name_at_index(0) == name)
         except Exception:  # a knob that has no name there, or a version whose names mean others
             return False
+
+    def _leave_out(self, sums: Sums) -> None:
+        notes = self._module.numerical_note
+        unwanted = [] if sums.any_width else [notes.REDUCED_PRECISION_REDUCTION]
+        if sums.plain:
+            unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS, notes.WINOGRAD, notes.FFT]
+        if sums.deterministic:
+            unwanted.append(notes.NONDETERMINISTIC)
+        if unwanted:
+            self.ops.deselect_numeric_notes(unwanted)
 
     def build(self, index: int) -> None:
         """Make the plan ready. Raises: KernelError: it cannot run here, or was deselected."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from genesis import backends, dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError, cudnn
+from genesis.backends.cuda.driver.cudnn import Sums
 from genesis.backends.cuda.engine import plan as plan_module
 from genesis.backends.cuda.engine import planner, platform
 from genesis.backends.cuda.engine.bench import build
@@ -108,24 +109,29 @@ class Library:
     def __init__(self) -> None:
         self.run: Run = fill
         self.asked: list[AttentionProblem] = []  # for the heuristics
-        self.restored: list[str] = []
-        self.restores = True
+        self.named: list[str] = []
+        self.knows_names = True
 
     def graph(self, problem: AttentionProblem) -> Any:
         library = self
 
         class Graph:
-            def plan_names(self, plain: bool, deterministic: bool) -> list[str]:
-                assert (plain, deterministic) == (False, True)
-                library.asked.append(problem)
-                return ["a", "b", "c", "d"]
+            names: Sequence[str] = ()
 
-            def plan_named(self, name: str) -> bool:
-                library.restored.append(name)
-                return library.restores
+            def plan_names(self, sums: Sums) -> list[str]:
+                assert sums == Sums(deterministic=True)
+                library.asked.append(problem)
+                self.names = ["a", "b", "c", "d"]
+                return self.names
+
+            def plan_named(self, name: str, sums: Sums) -> bool:
+                assert sums == Sums(deterministic=True)
+                library.named.append(name)
+                self.names = [name]
+                return library.knows_names
 
             def build(self, index: int) -> None:
-                if problem in library.asked and index == 0:
+                if self.names[index] == "a":
                     raise KernelError("deselected")
 
             def workspace(self, index: int) -> int:
@@ -296,11 +302,12 @@ class TestTuning:
         platform.store(0).put(planner.all_plans(ATTENTION)[0].problem.key, Entry("cudnn/b", 1.0, 0.0, 0))
         forget()
         library.asked.clear()
+        library.named.clear()
         library.run = fill
         assert by_cudnn(cuda, *qkv(put, 2, 5, 8), is_causal=True, scale=0.25)
-        assert (library.restored, library.asked) == (["b"], [])
+        assert (library.named, library.asked) == (["b"], [])
         forget()
-        library.restores = False  # its number is another's now: the heuristics still have it by its name
+        library.knows_names = False  # its number is another's now: the heuristics still have it by its name
         assert by_cudnn(cuda, *qkv(put, 2, 5, 8), is_causal=True, scale=0.25)
         assert len(library.asked) == 1
 

@@ -17,6 +17,7 @@ from genesis.shapes import contiguous_strides
 
 _NUM_TRIED = 3  # plans, of half a second each; none but the first that can be built has been the fastest yet
 _MOST_PROBLEMS = 64  # that are asked about: a program whose lengths keep changing must not build plans all the time
+_SUMS = cudnn.Sums(deterministic=True)
 _asked: set[AttentionProblem] = set()
 driver.forget_on_switch(_asked.clear)
 
@@ -29,7 +30,7 @@ class CudnnFamily(Family[AttentionProblem]):
             return
         _asked.add(problem)
         try:
-            names = _plan_names(_graph(problem))
+            names = _graph(problem).plan_names(_SUMS)
         except KernelError as error:
             show_choice(str(problem), f"not by cuDNN, {error}")
             return
@@ -37,7 +38,7 @@ class CudnnFamily(Family[AttentionProblem]):
 
     def named(self, problem: AttentionProblem, name: str) -> Candidate[AttentionProblem] | None:
         """prepare() finds out whether cuDNN still has a plan of that name."""
-        return CudnnAttention(name.partition("/")[2], restored=True) if cudnn.is_available() else None
+        return CudnnAttention(name.partition("/")[2]) if cudnn.is_available() else None
 
 
 class CudnnAttention(Candidate[AttentionProblem]):
@@ -45,9 +46,8 @@ class CudnnAttention(Candidate[AttentionProblem]):
 
     builds_slowly = True
 
-    def __init__(self, plan: str, restored: bool = False) -> None:
-        """restored: it has been built for the problem before, and may be asked for without the heuristics."""
-        self._plan, self._restored = plan, restored
+    def __init__(self, plan: str) -> None:
+        self._plan = plan
         self.name = f"{CudnnFamily.prefix}/{plan}"
         self._built: tuple[cudnn.Graph, int] | None = None
 
@@ -69,19 +69,15 @@ class CudnnAttention(Candidate[AttentionProblem]):
         """Raises: KernelError: cuDNN has no such plan, or it can't run."""
         if self._built is None:
             graph, index = _graph(problem), 0
-            if not (self._restored and graph.plan_named(self._plan)):
+            if not graph.plan_named(self._plan, _SUMS):
                 graph = _graph(problem)
-                names = _plan_names(graph)
+                names = graph.plan_names(_SUMS)
                 if self._plan not in names:
                     raise KernelError(f"cuDNN has no plan {self._plan} for {problem}")
                 index = names.index(self._plan)
             graph.build(index)
             self._built = graph, index
         return self._built
-
-
-def _plan_names(graph: cudnn.Graph) -> list[str]:
-    return graph.plan_names(plain=False, deterministic=True)
 
 
 def _graph(problem: AttentionProblem) -> cudnn.Graph:

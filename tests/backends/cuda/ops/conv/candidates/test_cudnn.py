@@ -175,6 +175,7 @@ class Operations:
 
     def __init__(self, **ignored: Any) -> None:
         self.unwanted: list[str] = []
+        self.only = ""  # plan, asked for by its name
 
     def validate(self) -> None: ...
 
@@ -183,6 +184,9 @@ class Operations:
     def create_execution_plans(self, modes: list[str]) -> None:
         assert modes == ["A", "B", "FALLBACK"]
 
+    def create_execution_plan(self, engine: int, knobs: dict[str, int]) -> None:
+        self.only = f"eng{engine}"
+
     def deselect_numeric_notes(self, notes: list[str]) -> None:
         self.unwanted += notes
 
@@ -190,7 +194,7 @@ class Operations:
         return 2
 
     def get_plan_name_at_index(self, index: int) -> str:
-        return f"eng{index}"
+        return self.only or f"eng{index}"
 
 
 class Names:
@@ -222,6 +226,11 @@ def test_engines_that_round_more_than_asked_for_are_refused(
     assert set(graph.ops.unwanted) == {"REDUCED_PRECISION_REDUCTION"} | expected
     unchecked = expected if dtype is dtypes.bfloat16 else {"REDUCED_PRECISION_REDUCTION"} | expected
     assert set(conv_cudnn._planned(problem, checked=True)[0].ops.unwanted) == unchecked
+    for checked, unwanted in ((False, set(graph.ops.unwanted)), (True, unchecked)):
+        named = cudnn.Graph(problem.device, problem.dtype)
+        assert named.plan_named("eng3", conv_cudnn._sums(problem, checked))
+        assert set(named.ops.unwanted) == unwanted
+        assert not named.plan_named("eng4_k999=1", conv_cudnn._sums(problem, checked)), "no such knob"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.engine.candidate import Candidate, admissible
-from genesis.backends.cuda.ops.conv import accuracy
+from genesis.backends.cuda.ops.conv import accuracy, families
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.grouped import candidate as module
 from genesis.backends.cuda.ops.conv.candidates.grouped import shape as shapes
@@ -189,17 +189,36 @@ def test_weight_gradient_of_few_pixels_and_of_many_splits(
 
 
 def test_where_it_is_a_candidate(simulated: Backend) -> None:
-    """After the others, so that it is never the guess; and only for what it is made for."""
     case = (32, (8, 8), 64, (28, 28), (3, 3), (1, 1), (1, 1), (1, 1))
     for direction in DIRECTIONS:
         for dtype in (dtypes.float32, dtypes.bfloat16):
-            families = [each.family for each in CONV.candidates(_problem(direction, case, dtype))]
-            assert "grouped" in families
-            assert families[0] != "grouped"
+            assert "grouped" in [each.family for each in CONV.candidates(_problem(direction, case, dtype))]
     assert not GroupedFamily().variants(_problem(FORWARD, case, dtypes.float64))
     assert not GroupedFamily().variants(_problem(FORWARD, (1, *case[1:]), dtypes.float32))
     assert not GroupedFamily().variants(_problem(FORWARD, (8, (1, 1), *case[2:]), dtypes.float32))
     assert not GroupedFamily().variants(_problem(FORWARD, (2, (256, 256), *case[2:]), dtypes.float32))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("groups", "channels", "dtype", "expected"),
+    [
+        (8, (56, 56), dtypes.bfloat16, True),
+        (6, (24, 24), dtypes.float16, True),
+        (4, (24, 48), dtypes.bfloat16, True),
+        (8, (56, 56), dtypes.float32, False),
+        (6, (64, 64), dtypes.bfloat16, False),
+        (32, (8, 8), dtypes.bfloat16, False),
+        (32, (6, 6), dtypes.bfloat16, False),
+        (2, (144, 144), dtypes.bfloat16, False),
+    ],
+)
+def test_where_it_is_the_guess(
+    simulated: Backend, direction: str, groups: int, channels: tuple[int, int], dtype: dtypes.DType, expected: bool
+) -> None:
+    problem = _problem(direction, (groups, channels, 8, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1)), dtype)
+    assert (next(iter(CONV.candidates(problem))).family == "grouped") == expected
+    assert (families.in_order(problem)[0].prefix == "grouped") == expected
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -8,7 +8,7 @@ import re
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError, cudnn
-from genesis.backends.cuda.driver.cudnn import Graph
+from genesis.backends.cuda.driver.cudnn import Graph, Sums
 from genesis.backends.cuda.engine.candidate import FULL, TF32, Candidate, Family, Launch
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.shapes import numel
@@ -33,19 +33,15 @@ class CudnnFamily(Family[ConvProblem]):
     def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
         """prepare() finds out whether cuDNN still has a plan of that name."""
         plan = name.partition("/")[2]
-        return Cudnn(plan, problem, checked=True, restored=True) if _is_supported(problem) else None
+        return Cudnn(plan, problem, checked=True) if _is_supported(problem) else None
 
 
 class Cudnn(Candidate[ConvProblem]):
     """One plan of one graph: an engine and its settings, as in "eng7_k24=39"."""
 
-    def __init__(self, plan: str, problem: ConvProblem, *, checked: bool = False, restored: bool = False) -> None:
-        """
-        Args:
-            checked: nobody uses it whose result on random operands is not within the tuner's bound.
-            restored: it has been built for this problem before, so that it may be asked for without the heuristics.
-        """
-        self._plan, self._checked, self._restored = plan, checked, restored
+    def __init__(self, plan: str, problem: ConvProblem, *, checked: bool = False) -> None:
+        """checked: nobody uses it whose result on random operands is not within the tuner's bound."""
+        self._plan, self._checked = plan, checked
         self.name = f"{CudnnFamily.prefix}/{plan}"
         self.arithmetic = FULL if _full_precision(problem) else TF32
         self.deterministic = problem.deterministic  # only then it is made sure of
@@ -83,7 +79,7 @@ class Cudnn(Candidate[ConvProblem]):
         """Raises: KernelError: cuDNN has no such plan, or it can't run."""
         if self._built is None:
             graph, index = _graph(problem), 0
-            if not (self._restored and graph.plan_named(self._plan)):
+            if not graph.plan_named(self._plan, _sums(problem, self._checked)):
                 graph, names = _planned(problem, self._checked)
                 if self._plan not in names:
                     raise KernelError(f"cuDNN has no plan {self._plan} for {problem}")
@@ -151,16 +147,19 @@ def _shows_rounded_sums(problem: ConvProblem) -> bool:
 
 
 def _planned(problem: ConvProblem, checked: bool) -> tuple[Graph, list[str]]:
-    """The graph of a problem, and the names of its plans. Raises: KernelError: there are none.
+    """The graph of a problem, and the names of its plans. Raises: KernelError: there are none."""
+    graph = _graph(problem)
+    return graph, graph.plan_names(_sums(problem, checked))
+
+
+def _sums(problem: ConvProblem, checked: bool) -> Sums:
+    """How a plan is to add up.
 
     cuDNN notes of an engine, whatever its kernels and settings, that its sums may be in less than float32: the fastest
     forward of a first layer in float16 comes from one whose sums are, there, as accurate as any.
     """
-    graph = _graph(problem)
     # Tensor cores round float32 operands, but lose nothing of 16-bit ones; Winograd's sums of operands are rounded too.
-    return graph, graph.plan_names(
-        _is_plain(problem), problem.deterministic, any_sums=checked and _shows_rounded_sums(problem)
-    )
+    return Sums(_is_plain(problem), problem.deterministic, any_width=checked and _shows_rounded_sums(problem))
 
 
 def _graph(problem: ConvProblem) -> Graph:

@@ -11,7 +11,7 @@ from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
-from genesis.backends.cuda.ops.conv.candidates.grouped import shape as shapes
+from genesis.backends.cuda.ops.conv.candidates.grouped import shape as grouped_shapes
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
@@ -57,7 +57,7 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours;
     - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
 
-    The kernels for groups come after all others, but first where libraries are far behind them.
+    The kernels for groups come after all others, but first where the others are far behind them.
     """
     if problem.statistics:
         appended = [PassFamily(_STATISTICS_PASS, family) for family in in_order(_STATISTICS_PASS.without(problem))]
@@ -75,7 +75,7 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
 
 def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     """All families, the libraries and the kernels for groups where in_order() says."""
-    if shapes.beats_libraries(problem):
+    if grouped_shapes.is_best_guess(problem):
         return sorted(FAMILIES, key=lambda family: family is not _GROUPED)
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
     first_layer = (

@@ -201,24 +201,27 @@ def test_where_it_is_a_candidate(simulated: Backend) -> None:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
-    ("groups", "channels", "dtype", "expected"),
+    ("groups", "channels", "dtype", "options", "expected"),
     [
-        (8, (56, 56), dtypes.bfloat16, True),
-        (6, (24, 24), dtypes.float16, True),
-        (4, (24, 48), dtypes.bfloat16, True),
-        (8, (56, 56), dtypes.float32, False),
-        (6, (64, 64), dtypes.bfloat16, False),
-        (32, (8, 8), dtypes.bfloat16, False),
-        (32, (6, 6), dtypes.bfloat16, False),
-        (2, (144, 144), dtypes.bfloat16, False),
+        (8, (56, 56), dtypes.bfloat16, {}, DIRECTIONS),
+        (6, (24, 24), dtypes.float16, {}, DIRECTIONS),
+        (4, (24, 48), dtypes.bfloat16, {}, DIRECTIONS),
+        (6, (64, 64), dtypes.bfloat16, {}, (FORWARD, INPUT_GRAD)),
+        (32, (8, 8), dtypes.bfloat16, {}, ()),
+        (32, (6, 6), dtypes.bfloat16, {}, ()),
+        (2, (144, 144), dtypes.bfloat16, {}, ()),
+        (32, (8, 8), dtypes.float32, {}, DIRECTIONS),
+        (8, (56, 56), dtypes.float32, {"precision": "high"}, ()),
     ],
 )
 def test_where_it_is_the_guess(
-    simulated: Backend, direction: str, groups: int, channels: tuple[int, int], dtype: dtypes.DType, expected: bool
-) -> None:
-    problem = _problem(direction, (groups, channels, 8, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1)), dtype)
-    assert (next(iter(CONV.candidates(problem))).family == "grouped") == expected
-    assert (families.in_order(problem)[0].prefix == "grouped") == expected
+    simulated: Backend, direction: str, groups: int, channels: tuple[int, int], dtype: dtypes.DType,
+    options: dict[str, Any], expected: tuple[str, ...],
+) -> None:  # fmt: skip
+    case = (groups, channels, 8, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1))
+    problem = _problem(direction, case, dtype, **options)
+    assert (next(iter(CONV.candidates(problem))).family == "grouped") == (direction in expected)
+    assert (families.in_order(problem)[0].prefix == "grouped") == (direction in expected)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -14,6 +14,7 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvPro
 MULTIPLY_ADDS = "multiply-adds"
 _LEAST_BLOCK = 16  # of a tensor core
 _MOST_CHANNELS = 128  # of a group
+_OWN_GRADIENT = 64  # channels of a group for which libraries have a kernel in the weight's gradient only
 _MOST_MULTIPLIED = 8  # channels of a group's input for which multiply-adds may win
 _MOST_RESULTS = 128 * 128  # of a tile: as many sums as the registers hold
 _WEIGHT_GRAD_COLUMNS = 256
@@ -77,14 +78,21 @@ def supports(problem: ConvProblem) -> bool:
     )
 
 
-def beats_libraries(problem: ConvProblem) -> bool:
-    """Are these kernels the better guess?
+def is_best_guess(problem: ConvProblem) -> bool:
+    """Are these kernels to be taken where nothing has been measured?
 
-    On an H200, in 16 bits, cuDNN 9.19 takes 2 to 5 times as long for the groups of 56 channels of RegNets, which it
-    copies one by one; of 4, 8 and 64 it has kernels of its own.
+    On an H200, of the layers of bench_grouped.py: where all bits of float32 count, plain implicit GEMM takes 4 to 8
+    times as long. In 16 bits cuDNN 9.19 has kernels of its own for groups of 4, 8, 16 and 32 channels, and for the
+    weight's gradient of 64; others, such as RegNet's 56, it copies one by one, and takes 2 to 5 times as long.
     """
-    most = max(channels(problem))
-    return supports(problem) and problem.dtype.itemsize == 2 and most >= _LEAST_BLOCK and power_of_2(most) != most
+    p, most = problem, max(channels(problem))
+    if not supports(p):
+        return False
+    if p.dtype is dtypes.float32:
+        return p.precision == "highest"
+    if power_of_2(most) == most:
+        return most >= _OWN_GRADIENT and p.direction != WEIGHT_GRAD
+    return most >= _LEAST_BLOCK
 
 
 def shapes(problem: ConvProblem) -> list[Shape]:

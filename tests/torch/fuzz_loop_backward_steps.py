@@ -84,10 +84,12 @@ def a_forward_in_a_hook(side: Side, seed: int) -> None:
         return outputs
 
     handles = [x.register_hook(run) for x in side.model.parameters() if x.requires_grad and seed % 3]
-    for index in range(2):
-        side.train(side.images(seed + index), seed, forward)
-    for handle in handles:
-        handle.remove()
+    try:
+        for index in range(2):
+            side.train(side.images(seed + index), seed, forward)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
@@ -120,6 +121,31 @@ def test_pytorch_is_told_of_passes_whose_backward_is_to_come(manager: Manager) -
     manager.running_forwards_with_pending_backwards = False
     first(x)  # whose result is dropped
     first(x).sum().backward()
+    assert not manager.running_forwards_with_pending_backwards
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_pass_waits_for_the_end_of_its_backward(manager: Manager, fails: bool) -> None:
+    """A hook may run another graph before all graphs of a model in several ones have had their backward."""
+    model, other = Net(), genesis.torch.compile(Net())
+    told: list[bool] = []
+
+    def run(_: torch.Tensor) -> None:
+        manager.running_forwards_with_pending_backwards = False  # as the backward of another graph leaves it
+        with torch.no_grad():
+            other(batch(0)[0])
+        told.append(manager.running_forwards_with_pending_backwards)
+        if fails:
+            raise ValueError("as somebody interrupts it")
+
+    next(model.parameters()).register_hook(run)
+    loss = genesis.torch.compile(model)(batch(0)[0]).sum()
+    with pytest.raises(ValueError, match="interrupts") if fails else contextlib.nullcontext():
+        loss.backward()
+    assert told == [True]
+    assert not outstanding.any_waits(), "though the autograd graph is alive"
+    manager.running_forwards_with_pending_backwards = False
+    other(batch(0)[0])
     assert not manager.running_forwards_with_pending_backwards
 
 

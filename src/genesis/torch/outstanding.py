@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 _waiting: weakref.WeakSet[Pass] = weakref.WeakSet()
+_in_backward: weakref.WeakSet[Pass] = weakref.WeakSet()
 _step = 0  # what a replay may overwrite is that of earlier steps
 
 
@@ -26,7 +27,11 @@ class Manager(Protocol):
 
 
 class Pass:
-    """A captured forward pass, alive as long as the autograd graph of its results."""
+    """A captured forward pass, alive as long as the autograd graph of its results.
+
+    It waits until its backward has ended: of a model in several graphs, all but the last still need what they kept
+    while a hook runs another one. A backward that fails has ended too.
+    """
 
     __slots__ = ("__weakref__", "name", "step")
 
@@ -35,18 +40,23 @@ class Pass:
 
     def begin_backward(self, _: object) -> None:
         """Called by autograd. Raises: RuntimeError: what the pass kept has been overwritten."""
-        _waiting.discard(self)
         if self.step != _step:
             raise RuntimeError(
                 f"genesis.torch.compile: backward through {self.name} again, after another step: the CUDA graphs have "
                 "overwritten what it needs. Call backward before the next step, or compile with mode='default'."
             )
+        _waiting.discard(self)
+        _in_backward.add(self)
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _end_backward(self) -> None:
+        _in_backward.discard(self)
 
 
 def before_call() -> None:
     """Before captured graphs run: a new step begins unless a pass waits for its backward."""
     global _step
-    if not _waiting:
+    if not any_waits():
         _step += 1
         return
     for manager in _managers():
@@ -54,8 +64,8 @@ def before_call() -> None:
 
 
 def any_waits() -> bool:
-    """Whether any pass waits for its backward."""
-    return bool(_waiting)
+    """Whether any pass waits for its backward, or for the end of the one that is running."""
+    return bool(_waiting) or (bool(_in_backward) and torch._C._current_graph_task_id() >= 0)
 
 
 def after_call(results: object, name: str) -> None:

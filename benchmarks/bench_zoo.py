@@ -5,6 +5,7 @@
     python benchmarks/bench_zoo.py --networks resnet50 yolo --compile
     python benchmarks/bench_zoo.py --compile --processes 6          all of them, six at a time; they measure in turns
     python benchmarks/bench_zoo.py --networks densenet121 resnetv2_50 convnext_tiny --without norms biases
+    python benchmarks/bench_zoo.py --networks yolo --compile --kernels kernels      what each kernel takes
     python benchmarks/bench_zoo.py --dry-run                        no GPU: two tiny networks; --compile for those sides
 
 bfloat16 autocast, channels_last, SGD with momentum, images of random numbers, the same weights on each side. "torch" is
@@ -47,6 +48,7 @@ from genesis.torch.entry import FORWARD
 from genesis.torch.links import Link, running_alone
 
 WARMUP = 3  # steps before the capture; of a compiled loop more, which records at the second or third
+_PROFILED, _MOST_KERNELS = 4, 120  # steps, and lines for each side
 _GOAL = 1.3  # geometric mean
 _CHAINS = ("norms", "biases")
 
@@ -103,6 +105,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, help="in a row, per measurement")
     parser.add_argument("--rounds", type=int, default=7, help="measurements per side, in turn")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
+    parser.add_argument("--kernels", type=Path, metavar="FOLDER", help="write what each kernel takes to files there")
     parser.add_argument("--dry-run", action="store_true", help="check both kinds of networks without a GPU")
     arguments = parser.parse_args()
     if arguments.dry_run:
@@ -121,6 +124,7 @@ def commands(networks: list[Network], arguments: argparse.Namespace) -> Iterator
     options = [f"--{name}={getattr(arguments, name)}" for name in ("tune", "steps", "rounds", "out")]
     options += [f"--{name.replace('_', '-')}" for name in ("compile", "dry_run") if getattr(arguments, name)]
     options += ["--without", *arguments.without] if arguments.without else []
+    options += [f"--kernels={arguments.kernels}"] if arguments.kernels else []
     for network in networks:
         yield [sys.executable, __file__, "--networks", network.name, *options]
 
@@ -279,7 +283,28 @@ def measure(zoo: Zoo, network: Network, model: nn.Module, arguments: argparse.Na
             first = index % len(names)
             for name in names[first:] + names[:first]:
                 times[name].append(steps[name].milliseconds(arguments.steps))
+        if arguments.kernels and not arguments.dry_run:
+            write_kernels(arguments.kernels / f"{network.name}.txt", steps)
     zoo.take(network, steps, times, errors)
+
+
+def write_kernels(path: Path, steps: dict[str, Step]) -> None:
+    """Microseconds and launches a step by kernel, the longest first, for each side."""
+    lines = []
+    for name, step in steps.items():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            step.milliseconds(_PROFILED)
+        taken, launches = collections.Counter[str](), collections.Counter[str]()
+        for event in profiler.events() or ():
+            if event.device_type == torch.autograd.DeviceType.CUDA:
+                taken[event.name] += event.time_range.elapsed_us()
+                launches[event.name] += 1
+        total, number = taken.total() / _PROFILED, launches.total() / _PROFILED
+        lines.append(f"== {name}: {total:.0f} us a step in {number:.0f} launches")
+        for kernel, time_us in taken.most_common(_MOST_KERNELS):
+            lines.append(f"{time_us / _PROFILED:10.1f} {launches[kernel] / _PROFILED:8.1f}  {kernel[:160]}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def figures(step: Step) -> dict[str, Any]:

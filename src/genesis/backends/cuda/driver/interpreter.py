@@ -225,6 +225,7 @@ _LIBDEVICE: dict[str, NumpyFunction] = {
     "atan2": np.arctan2,
     "pow": np.float_power,
     "fast_exp": np.exp,
+    "fast_fdivide": np.divide,
     "fast_log": np.log,
     "fast_tanh": np.tanh,
     "fast_pow": np.float_power,

@@ -36,10 +36,13 @@ class Parts(NamedTuple):
     """Statistics of a result's channels, in parts: float32 (3, number, channels): pivot, mean − pivot, Σ (y − mean)².
 
     Of y as it is stored. Part i is of the blocks i, i + number, … of so many rows (pixels, in their order in memory).
+    With fold, blocks have fold times as many, and part i·fold + j is of the rows j, j + fold, … of the blocks i,
+    i + number / fold, ….
     """
 
     number: int
     rows: int
+    fold: int = 1
 
     def num_bytes(self, num_channels: int) -> int:
         """In memory, rounded up to a multiple of 256."""

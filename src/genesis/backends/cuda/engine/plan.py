@@ -6,7 +6,7 @@ import sys
 from typing import Generic, NamedTuple
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, Launch, P
+from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, Launch, P, Parts
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.problem import Problem
 from genesis.backends.cuda.runtime.array import Layout
@@ -21,7 +21,7 @@ class Ready(NamedTuple):
     candidate: AnyCandidate
     launch: Launch
     workspace: int  # bytes of scratch memory
-    moments: tuple[Layout, int] | None  # where it leaves the statistics, and of how many rows each part is
+    moments: tuple[Layout, Parts] | None  # where it leaves the statistics
 
 
 # What plans have used, for good: a CUDA graph that captured a launch does not keep the kernel's code on the device, and
@@ -56,7 +56,7 @@ class Plan(Generic[P]):
         problem, moments = self.problem, self._moments(candidate)
         return Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
 
-    def _moments(self, candidate: Candidate[P]) -> tuple[Layout, int] | None:
+    def _moments(self, candidate: Candidate[P]) -> tuple[Layout, Parts] | None:
         """Moments of a problem that asks for statistics."""
         return None
 

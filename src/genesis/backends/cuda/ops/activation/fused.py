@@ -39,7 +39,16 @@ _KERNELS: dict[str, tuple[JITFunction, JITFunction]] = {
 }
 # grad · f′(x) by y, of those whose derivative by x would be another.
 _BY_RESULT = {"sigmoid": kernels._sigmoid_backward_kernel, "tanh": kernels._tanh_backward_kernel}
-_16_BIT = {"gelu": (kernels._gelu_16_bit_kernel, kernels._gelu_16_bit_backward_kernel)}
+# Of results of 16 bits: approximate to 1e-6, by few instructions, as there are kernels that would wait for these.
+_16_BIT: dict[str, tuple[JITFunction, JITFunction]] = {
+    "elu": (kernels._elu_16_bit_kernel, kernels._elu_16_bit_backward_kernel),
+    "silu": (kernels._silu_16_bit_kernel, kernels._silu_16_bit_backward_kernel),
+    "mish": (fused_kernels._mish_16_bit_kernel, fused_kernels._through_mish_16_bit_kernel),
+    "gelu": (kernels._gelu_16_bit_kernel, kernels._gelu_16_bit_backward_kernel),
+    "gelu_tanh": (kernels._gelu_tanh_16_bit_kernel, kernels._gelu_tanh_16_bit_backward_kernel),
+    "hardsigmoid": (kernels._hardsigmoid_16_bit_kernel, kernels._hardsigmoid_backward_kernel),
+    "sigmoid": (kernels._logistic_16_bit, fused_kernels._through_sigmoid_16_bit_kernel),
+}
 _BLOCK = 1024
 _plans: dict[tuple[Layout, str], Callable[[int, int, int], None]] = {}
 driver.forget_on_switch(_plans.clear)

@@ -106,10 +106,11 @@ class ConvBench(Bench[ConvProblem]):
         layout = array.layout_of((3, parts.number, num_channels), dtypes.float32, p.device)
         assert workspace is not None
         pivots, offsets, squares = storage.to_cpu(layout.on(workspace)).astype(np.float64)
-        blocks = np.arange(-(-num_rows // parts.rows))
+        num_lines, num_programs = num_rows // parts.fold, parts.number // parts.fold
+        blocks = np.arange(-(-num_lines // parts.rows))
         counts = np.bincount(
-            blocks % parts.number, np.minimum(num_rows - blocks * parts.rows, parts.rows), minlength=parts.number
-        )[:, None]
+            blocks % num_programs, np.minimum(num_lines - blocks * parts.rows, parts.rows), minlength=num_programs
+        ).repeat(parts.fold)[:, None]
         means = pivots + offsets
         mean = (means * counts).sum(0) / num_rows
         var = (squares + (means - mean) ** 2 * counts).sum(0) / num_rows

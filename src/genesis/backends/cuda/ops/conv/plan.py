@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 from genesis import dtypes
 from genesis.backends.cuda.engine import planner
-from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.engine.candidate import Candidate, Parts
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.plan import Plan
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
@@ -18,10 +18,10 @@ from genesis.shapes import channels_last_strides
 
 
 class Moments(NamedTuple):
-    """The statistics of a convolution's result per channel, in parts: see candidate.Parts."""
+    """The statistics of a convolution's result per channel."""
 
     partial: DeviceArray
-    rows: int
+    parts: Parts
 
 
 Result: TypeAlias = DeviceArray | tuple[DeviceArray, Moments]
@@ -61,13 +61,13 @@ class ConvPlan(Plan[ConvProblem]):
         )  # fmt: skip
         if moments is None:
             return out
-        partial, rows = moments
+        partial, parts = moments
         assert workspace is not None
-        return out, Moments(partial.on(workspace), rows)
+        return out, Moments(partial.on(workspace), parts)
 
-    def _moments(self, candidate: Candidate[ConvProblem]) -> tuple[Layout, int] | None:
+    def _moments(self, candidate: Candidate[ConvProblem]) -> tuple[Layout, Parts] | None:
         if not self.problem.statistics:
             return None
         parts = candidate.parts(self.problem)
         shape = (3, parts.number, self.problem.result_shape[1])
-        return layout_of(shape, dtypes.float32, self.problem.device), parts.rows
+        return layout_of(shape, dtypes.float32, self.problem.device), parts

@@ -5,10 +5,12 @@ Images are matrices here: a row per pixel, the channels side by side.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import RawLaunch
+from genesis.backends.cuda.engine.candidate import Parts
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.conv.kernels import statistics as kernels
@@ -24,10 +26,17 @@ STAGES = 4  # blocks of a sum on their way at a time
 
 
 class Blocks(TypedDict):
-    """The elements that a program holds at a time, as constants of a kernel."""
+    """The elements that a program holds at a time, as constants of a kernel.
+
+    FOLD: so many rows are taken as one, lest a block of columns be larger than there are channels. EVEN: all blocks of
+    rows are whole. VECTOR: a factor of the number of columns, at most 8.
+    """
 
     BLOCK_M: int
     BLOCK_N: int
+    FOLD: int
+    EVEN: bool
+    VECTOR: int
     num_warps: int
 
 
@@ -41,43 +50,51 @@ class PartBlocks(TypedDict):
 
 
 class _Tile(NamedTuple):
-    """The tile of a program: so many channels at most, elements in all; and its warps."""
+    """The tile of a program: so many columns at most, elements in all; and its warps."""
 
-    channels: int
+    columns: int
     elements: int
     warps: int
 
-    def constants(self, num_rows: int, num_channels: int) -> Blocks:
-        block_n = min(max(tiles.power_of_2(num_channels), 8), self.channels)
+    def constants(self, num_rows: int, num_channels: int, folds: bool) -> Blocks:
+        fold = math.gcd(self.columns // math.gcd(num_channels, self.columns), num_rows) if folds and num_rows else 1
+        num_rows, num_columns = num_rows // fold, num_channels * fold
+        block_n = min(max(tiles.power_of_2(num_columns), 8), self.columns)
+        block_m = min(tiles.power_of_2(num_rows), self.elements // block_n)
+        is_even = num_rows > 0 and num_rows % block_m == 0
         return {
-            "BLOCK_M": min(tiles.power_of_2(num_rows), self.elements // block_n),
-            "BLOCK_N": block_n,
+            "BLOCK_M": block_m, "BLOCK_N": block_n, "FOLD": fold, "EVEN": is_even, "VECTOR": math.gcd(num_columns, 8),
             "num_warps": self.warps,
-        }
+        }  # fmt: skip
 
 
 _SUM, _PASS = _Tile(64, 2048, 4), _Tile(128, 4096, 4)  # as measured on an H200
 
 
 class Sums(NamedTuple):
-    """Sums over rows in parts: programs × blocks of channels. Part i has blocks i, i + number, … of BLOCK_M rows."""
+    """Sums over rows in parts: programs × blocks of columns. Part i has blocks i, i + number, … of BLOCK_M rows.
 
-    number: int
+    Where rows are folded, each program has FOLD parts, whose sums lie side by side.
+    """
+
+    number: int  # of parts
     grid: tuple[int, int]
     constants: TypedBlocks
 
     @classmethod
-    def over(cls, x: Layout) -> Sums:
+    def over(cls, x: Layout, folds: bool = True) -> Sums:
         num_rows, num_channels = rows_and_channels(x)
-        constants: TypedBlocks = {"COMPUTE": COMPUTE[x.dtype], **_SUM.constants(num_rows, num_channels)}
-        channel_blocks = -(-num_channels // constants["BLOCK_N"])
-        wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(channel_blocks, 1)
-        number = max(1, min(wanted, -(-num_rows // (constants["BLOCK_M"] * _LEAST_BLOCKS)), _MOST_PARTS))
-        return cls(number, (number, channel_blocks), constants)
+        constants: TypedBlocks = {"COMPUTE": COMPUTE[x.dtype], **_SUM.constants(num_rows, num_channels, folds)}
+        fold = constants["FOLD"]
+        column_blocks = -(-num_channels * fold // constants["BLOCK_N"])
+        wanted = 4 * driver.get().properties(x.device_index).multiprocessor_count // max(column_blocks, 1)
+        blocks = -(-num_rows // (fold * constants["BLOCK_M"] * _LEAST_BLOCKS))
+        programs = max(1, min(wanted, blocks, _MOST_PARTS // fold))
+        return cls(programs * fold, (programs, column_blocks), constants)
 
     @property
-    def block_rows(self) -> int:
-        return self.constants["BLOCK_M"]
+    def parts(self) -> Parts:
+        return Parts(self.number, self.constants["BLOCK_M"], self.constants["FOLD"])
 
 
 class Joining(NamedTuple):
@@ -99,10 +116,12 @@ class Pass(NamedTuple):
     constants: TypedBlocks
 
     @classmethod
-    def over(cls, x: Layout) -> Pass:
+    def over(cls, x: Layout, folds: bool = True) -> Pass:
         num_rows, num_channels = rows_and_channels(x)
-        constants: TypedBlocks = {"COMPUTE": COMPUTE[x.dtype], **_PASS.constants(num_rows, num_channels)}
-        return cls((max(1, -(-num_rows // constants["BLOCK_M"])), -(-num_channels // constants["BLOCK_N"])), constants)
+        constants: TypedBlocks = {"COMPUTE": COMPUTE[x.dtype], **_PASS.constants(num_rows, num_channels, folds)}
+        fold = constants["FOLD"]
+        row_blocks = max(1, -(-num_rows // (fold * constants["BLOCK_M"])))
+        return cls((row_blocks, -(-num_channels * fold // constants["BLOCK_N"])), constants)
 
 
 def rows_and_channels(x: Layout) -> tuple[int, int]:

@@ -11,36 +11,36 @@ from genesis import dtypes
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels import activation as activations
 from genesis.backends.cuda.ops.activation.kernels.fused import _through
-from genesis.backends.cuda.ops.conv.kernels.statistics import _tile
+from genesis.backends.cuda.ops.conv.kernels.statistics import _folded, _tile
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "num_channels"])
 def _act_backward_kernel(
     partial_ptr, grad_x_ptr, grad_ptr, kept_ptr, num_rows, num_channels,
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
+    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """grad_x = grad · f′(kept); without BACKWARD it is grad, and not stored.
 
     partial (part, channel), if wanted: each part's Σ grad_x.
     """
+    num_rows, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_rows, BLOCK_M)
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = channels < num_channels
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     last = index + (num_blocks - 1 - index) // num_parts * num_parts  # backward: the end of grad is in the cache
     for step in tl.range(0, num_blocks - index, num_parts, num_stages=STAGES):
-        _, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
+        _, _, _, elements, inside = _tile(last - step, num_rows, num_columns, BLOCK_M, BLOCK_N, EVEN)
         grad = tl.load(grad_ptr + elements, mask=inside, other=0).to(COMPUTE)
         if BACKWARD is not None:
             kept = tl.load(kept_ptr + elements, mask=inside, other=0).to(COMPUTE)
             grad = _through(grad, kept, BACKWARD, NUMBER)
             tl.store(grad_x_ptr + elements, grad.to(grad_x_ptr.dtype.element_ty), mask=inside)
-        total += tl.where(inside, grad, 0)
+        total += grad
     if partial_ptr is not None:
-        tl.store(partial_ptr + index * num_channels + channels, tl.sum(total, axis=0), mask=mask)
+        tl.store(partial_ptr + index * num_columns + columns, tl.sum(total, axis=0), mask=columns < num_columns)
 
 
 @triton.jit(do_not_specialize=["num_parts"])
@@ -59,7 +59,15 @@ def _bias_grad_kernel(
 
 def _specimens(dtype):
     wide = dtype if dtype is dtypes.float64 else dtypes.float32
-    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64, "STAGES": 3}
+    block = {
+        "COMPUTE": COMPUTE[dtype],
+        "BLOCK_M": 16,
+        "BLOCK_N": 64,
+        "FOLD": 1,
+        "EVEN": False,
+        "VECTOR": 8,
+        "STAGES": 3,
+    }
     through = activations._silu_backward_kernel
     return [
         Specimen(

@@ -17,7 +17,7 @@ from genesis.backends.cuda.ops.conv.launch import (
     conv_weight_grad,
 )
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
-from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, StatisticsLaunches
+from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, Given, StatisticsLaunches
 from genesis.backends.cuda.ops.storage.launch import add_into, copy_into
 from genesis.backends.cuda.ops.storage.rows import (
     address,
@@ -138,11 +138,11 @@ def _write_back(norm: NormState[DeviceArray], state: NormState[DeviceArray]) -> 
 def _statistics(
     x: DeviceArray, moments: Moments | None, norm: NormState[DeviceArray], options: NormOptions
 ) -> tuple[DeviceArray, DeviceArray]:
-    partial, rows = (None, 0) if moments is None else moments
-    key = (*layouts(x, partial, *norm[2:]), rows, float(options.eps))
+    partial, parts = moments or (None, None)
+    key = (*layouts(x, partial, *norm[2:]), parts, float(options.eps))
     run = _statistics_plans.get(key)
     if run is None:
-        given, state = (layout(partial), rows), NormState(*layouts(*norm))
+        given, state = _given(moments), NormState(*layouts(*norm))
         run = _statistics_plans[key] = _plan_statistics(x.layout, given, state, float(options.eps))
     return run(x, partial, norm, options.momentum)
 
@@ -151,23 +151,24 @@ def _normalize(
     x: DeviceArray, moments: Moments | None, norm: NormState[DeviceArray], residual: DeviceArray | None,
     options: NormOptions, activation: str | None,
 ) -> _Results:  # fmt: skip
-    partial, rows = (None, 0) if moments is None else moments
+    partial, parts = moments or (None, None)
     residual = channels_last(residual)
     training, momentum, eps = options
-    key = (*layouts(x, partial, *norm, residual), rows, training, float(eps), activation)
+    key = (*layouts(x, partial, *norm, residual), parts, training, float(eps), activation)
     run = _forwards.get(key)
     if run is None:
-        given, state = (layout(partial), rows), NormState(*layouts(*norm))
+        given, state = _given(moments), NormState(*layouts(*norm))
         plan = _plan_forward if training else _plan_inference
         run = _forwards[key] = plan(x.layout, given, state, layout(residual), float(eps), activation)
     return run(x, partial, norm, residual, momentum)
 
 
-_Given = tuple[Layout | None, int]  # statistics in parts, of blocks of so many rows, where they came with x
+def _given(moments: Moments | None) -> Given | None:
+    return None if moments is None else (moments.partial.layout, moments.parts)
 
 
 def _plan_forward(
-    x: Layout, given: _Given, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
+    x: Layout, given: Given | None, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
 ) -> _Forward:
     find = _plan_statistics(x, given, norm, eps)
     finish = _plan_finish(x, NormState(norm.gamma, norm.beta, None, None), residual, eps, activation)
@@ -183,7 +184,7 @@ def _plan_forward(
 
 
 def _plan_inference(
-    x: Layout, given: _Given, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
+    x: Layout, given: Given | None, norm: NormState[Layout], residual: Layout | None, eps: float, activation: str | None
 ) -> _Forward:
     normalize = _plan_finish(x, norm, residual, eps, activation)
 
@@ -198,7 +199,7 @@ def _plan_inference(
     return run
 
 
-def _plan_statistics(x: Layout, given: _Given, norm: NormState[Layout], eps: float) -> _FindStatistics:
+def _plan_statistics(x: Layout, given: Given | None, norm: NormState[Layout], eps: float) -> _FindStatistics:
     """Mean and inverse deviation in training."""
     partial, statistic, sum_up, join = StatisticsLaunches.of(x, given, norm, eps)
     device = x.device_index

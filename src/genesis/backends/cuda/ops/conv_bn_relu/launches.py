@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import RawLaunch
+from genesis.backends.cuda.engine.candidate import Parts
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.activation import fused as activations
 from genesis.backends.cuda.ops.conv.statistics import STAGES, Joining, Pass, Sums, rows_and_channels, statistics_pass
@@ -14,6 +15,8 @@ from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kerne
 from genesis.backends.cuda.ops.storage.rows import fresh, statistics_dtype
 from genesis.backends.cuda.runtime.array import Layout, layout_of
 from genesis.records import NormState, SavedConvNorm
+
+Given: TypeAlias = tuple[Layout, Parts]  # statistics that came with a convolution's result
 
 
 class StatisticsLaunches(NamedTuple):
@@ -25,23 +28,22 @@ class StatisticsLaunches(NamedTuple):
     join: RawLaunch  # stream, mean, inverse deviation, running mean and variance, count, partial, momentum
 
     @classmethod
-    def of(cls, x: Layout, given: tuple[Layout | None, int], norm: NormState[Layout], eps: float) -> StatisticsLaunches:
-        """given: the statistics in parts, of blocks of so many rows, where they came with x."""
-        parts, block_rows = given
+    def of(cls, x: Layout, given: Given | None, norm: NormState[Layout], eps: float) -> StatisticsLaunches:
+        """given: the statistics in parts, where they came with x."""
         device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
         statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
         sum_up = None
-        if parts is None:
+        if given is None:
             sums = Sums.over(x)
-            partial, block_rows = layout_of((3, sums.number, num_channels), statistic.dtype, device), sums.block_rows
+            partial, parts = layout_of((3, sums.number, num_channels), statistic.dtype, device), sums.parts
             sum_up = statistics_pass(x, partial, sums)
         else:
-            partial = parts
-        joining = Joining.of(partial.shape[1], num_channels)
+            partial, parts = given
+        joining = Joining.of(parts.number, num_channels)
         join = prepare_raw(
             kernels._training_statistics_kernel, device, joining.grid,
             (statistic, statistic, *norm[2:], partial, 0.0), num_rows,
-            partial.shape[1], num_channels, eps, BLOCK_M=block_rows, **joining.constants,
+            parts.number, num_channels, eps, BLOCK_M=parts.rows, FOLD=parts.fold, **joining.constants,
         )  # fmt: skip
         return cls(partial, statistic, sum_up, join)
 
@@ -52,6 +54,11 @@ def passed_layout(y: Layout, activation: str | None) -> Layout | None:
         return None if activation is None else fresh(y)
     num_rows, num_channels = rows_and_channels(y)
     return layout_of((num_rows, -(-num_channels // 8)), dtypes.uint8, y.device_index)
+
+
+def _folds(passed: Layout | None, num_channels: int) -> bool:
+    """Whether rows may be taken together: bits of a row begin at a byte."""
+    return passed is None or passed.dtype is not dtypes.uint8 or num_channels % 8 == 0
 
 
 class FinishLaunch(NamedTuple):
@@ -72,7 +79,7 @@ class FinishLaunch(NamedTuple):
         device, (num_rows, num_channels) = x.device_index, rows_and_channels(x)
         statistic = layout_of((num_channels,), statistics_dtype(x.dtype), device)
         y, passed = fresh(x), None if residual is None else passed_layout(x, activation)
-        blocks = Pass.over(x)
+        blocks = Pass.over(x, _folds(passed, num_channels))
         normalize = prepare_raw(
             kernels._normalize_kernel, device, blocks.grid,
             (y, passed, x, residual, statistic, statistic, mean, var, gamma, beta), num_rows, num_channels, eps,
@@ -100,7 +107,8 @@ class BackwardLaunches(NamedTuple):
         vectors = (mean, inverse_std, gamma, beta)
         gradients = grad_x, grad_bias, grad_gamma, grad_beta, grad_residual = _gradients(saved, needs)
         sums = layout_of((2, num_channels), statistics_dtype(x.dtype), device)
-        parts, blocks = Sums.over(x), Pass.over(x)
+        folds = _folds(passed, num_channels)
+        parts, blocks = Sums.over(x, folds), Pass.over(x, folds)
         joining = Joining.of(parts.number, num_channels)
         sums_wanted = any(needs[2:5]) or (training and grad_x is not None)
         scratch = sums

@@ -81,7 +81,7 @@ class Training:
         found, (_, _, bias, norm) = Plans(self.problem), self.operands
         self.is_current, self.kept = found.are_current, self.y
         _, self._convolve, workspace, moments = found.add(bias=bias is not None, statistics=True)
-        launches = StatisticsLaunches.of(self.kept, moments or (None, 0), norm, self.eps)
+        launches = StatisticsLaunches.of(self.kept, moments, norm, self.eps)
         self._sum_up, self._join = launches.sum_up, launches.join
         self.scratch = max(workspace, launches.partial.num_bytes if moments is None else 0)
 

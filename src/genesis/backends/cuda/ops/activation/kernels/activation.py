@@ -17,6 +17,12 @@ def _logistic(x):
 
 
 @triton.jit
+def _logistic_16_bit(x):
+    """σ(x) to 2e-7: enough for results of 16 bits, in 4 instructions where σ in float32 takes 25."""
+    return libdevice.fast_dividef(1.0, 1.0 + tl.exp2(x * -1.4426950408889634))
+
+
+@triton.jit
 def _relu_kernel(x):
     return tl.where(x < 0, 0, x)  # NaN stays NaN
 
@@ -47,6 +53,17 @@ def _elu_backward_kernel(grad, x, alpha):
 
 
 @triton.jit
+def _elu_16_bit_kernel(x, alpha):
+    near = x * (1.0 + x * (0.5 + x * (1.0 / 6.0)))  # eˣ − 1 where the difference would cancel
+    return tl.where(x > 0, x, alpha * tl.where(x > -0.05, near, tl.exp2(x * 1.4426950408889634) - 1.0))
+
+
+@triton.jit
+def _elu_16_bit_backward_kernel(grad, x, alpha):
+    return tl.where(x <= 0, grad * alpha * tl.exp2(x * 1.4426950408889634), grad)
+
+
+@triton.jit
 def _gelu_kernel(x):
     return 0.5 * x * (1.0 + libdevice.erf(x * 0.7071067811865476))  # x·Φ(x)
 
@@ -64,8 +81,8 @@ def _normal_cdf(x):
 
     Source: Abramowitz & Stegun 1964, 7.1.26.
     """
-    density = tl.exp(-0.5 * x * x)
-    t = 1.0 / (1.0 + 0.23164190 * tl.abs(x))
+    density = tl.exp2(-0.7213475204444817 * x * x)
+    t = libdevice.fast_dividef(1.0, 1.0 + 0.23164190 * tl.abs(x))
     series = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
     tail = density * t * series
     return tl.where(x < 0, tail, 1.0 - tail), density
@@ -97,6 +114,18 @@ def _gelu_tanh_backward_kernel(grad, x):
 
 
 @triton.jit
+def _gelu_tanh_16_bit_kernel(x):
+    return x * _logistic_16_bit(1.5957691216057308 * (x + 0.044715 * x * x * x))
+
+
+@triton.jit
+def _gelu_tanh_16_bit_backward_kernel(grad, x):
+    s = _logistic_16_bit(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    inner = 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+    return grad * (s + x * s * (1.0 - s) * inner)
+
+
+@triton.jit
 def _silu_kernel(x):
     return libdevice.div_rn(x, 1.0 + libdevice.exp(x * -1.0))
 
@@ -105,6 +134,17 @@ def _silu_kernel(x):
 def _silu_backward_kernel(grad, x):
     s = _logistic(x)
     return grad * s * (1.0 + x * (1.0 - s))  # d = σ(x)·(1 + x·(1 − σ(x)))
+
+
+@triton.jit
+def _silu_16_bit_kernel(x):
+    return libdevice.fast_dividef(x, 1.0 + tl.exp2(x * -1.4426950408889634))
+
+
+@triton.jit
+def _silu_16_bit_backward_kernel(grad, x):
+    s = _logistic_16_bit(x)
+    return grad * s * (1.0 + x * (1.0 - s))
 
 
 @triton.jit
@@ -129,6 +169,11 @@ def _clip_to_unit(x):
 @triton.jit
 def _hardsigmoid_kernel(x):
     return _clip_to_unit(libdevice.div_rn(x + 3.0, tl.zeros_like(x) + 6.0))
+
+
+@triton.jit
+def _hardsigmoid_16_bit_kernel(x):
+    return _clip_to_unit((x + 3.0) * (1.0 / 6.0))
 
 
 @triton.jit
@@ -161,14 +206,19 @@ _FORWARDS = [_relu_kernel, _gelu_kernel, _gelu_tanh_kernel, _silu_kernel, _hards
 _BACKWARDS = [_relu_backward_kernel, _gelu_backward_kernel, _gelu_tanh_backward_kernel, _silu_backward_kernel]
 _BACKWARDS += [_hardsigmoid_backward_kernel, _hardswish_backward_kernel]
 _BACKWARDS += [_sigmoid_backward_kernel, _tanh_backward_kernel]
+_16_BIT_FORWARDS = [_gelu_16_bit_kernel, _gelu_tanh_16_bit_kernel, _silu_16_bit_kernel, _hardsigmoid_16_bit_kernel]
+_16_BIT_FORWARDS += [_logistic_16_bit]
+_16_BIT_BACKWARDS = [_gelu_16_bit_backward_kernel, _gelu_tanh_16_bit_backward_kernel, _silu_16_bit_backward_kernel]
 
 SPECIMENS = [
     *(specimen(op, dtype) for op in _FORWARDS for dtype in (bfloat16, float64)),
     *(specimen(op, float32, float32) for op in _BACKWARDS),
     *(specimen(op, float32, 0.5) for op in (_leaky_relu_kernel, _elu_kernel)),
     *(specimen(op, float32, float32, 0.5) for op in (_leaky_relu_backward_kernel, _elu_backward_kernel)),
-    specimen(_gelu_16_bit_kernel, bfloat16),
-    specimen(_gelu_16_bit_backward_kernel, bfloat16, bfloat16),
+    *(specimen(op, bfloat16) for op in _16_BIT_FORWARDS),
+    *(specimen(op, bfloat16, bfloat16) for op in _16_BIT_BACKWARDS),
+    specimen(_elu_16_bit_kernel, bfloat16, 0.5),
+    specimen(_elu_16_bit_backward_kernel, bfloat16, bfloat16, 0.5),
     specimen(_softplus_kernel, float32, 2.0, 20.0),
     specimen(_softplus_backward_kernel, float32, float32, 2.0, 20.0),
 ]

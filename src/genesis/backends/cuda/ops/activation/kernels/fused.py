@@ -9,7 +9,7 @@ from triton.language.extra.cuda import libdevice
 
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels import activation as kernels
-from genesis.backends.cuda.ops.activation.kernels.activation import _logistic
+from genesis.backends.cuda.ops.activation.kernels.activation import _logistic, _logistic_16_bit
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.dtypes import bfloat16, float32, float64
 
@@ -74,6 +74,32 @@ def _through_mish_kernel(grad, x):
 
 
 @triton.jit
+def _exp_for_mish_16_bit(x):
+    return tl.exp2(tl.where(x > 20.0, 20.0, x) * 1.4426950408889634)
+
+
+@triton.jit
+def _mish_16_bit_kernel(x):
+    e = _exp_for_mish_16_bit(x)
+    n = e * (e + 2.0)
+    return x * libdevice.fast_dividef(n, n + 2.0)
+
+
+@triton.jit
+def _through_mish_16_bit_kernel(grad, x):
+    e = _exp_for_mish_16_bit(x)
+    n = e * (e + 2.0)
+    share = libdevice.fast_dividef(1.0, n + 2.0)
+    return grad * share * (n + 4.0 * x * e * (1.0 + e) * share)
+
+
+@triton.jit
+def _through_sigmoid_16_bit_kernel(grad, x):
+    y = _logistic_16_bit(x)
+    return grad * (1.0 - y) * y
+
+
+@triton.jit
 def _through_sigmoid_kernel(grad, x):
     y = _logistic(x)
     return grad * (1.0 - y) * y  # d = σ·(1 − σ)
@@ -110,5 +136,6 @@ def _specimen(dtype, function, number=None):
 SPECIMENS = [
     *[_specimen(dtype, each) for each in (_relu6_kernel, _mish_kernel, _tanh_kernel, kernels._silu_kernel)
       for dtype in (bfloat16, float64)],
+    *[_specimen(bfloat16, each) for each in (kernels._silu_16_bit_kernel, _mish_16_bit_kernel)],
     _specimen(float32, kernels._leaky_relu_kernel, 0.1),
 ]  # fmt: skip

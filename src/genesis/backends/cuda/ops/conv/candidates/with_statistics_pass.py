@@ -25,8 +25,7 @@ class StatisticsPass(Pass[ConvProblem]):
         return dataclasses.replace(problem, statistics=False)
 
     def parts(self, problem: ConvProblem) -> Parts:
-        sums = statistics.Sums.over(_result(problem))
-        return Parts(sums.number, sums.block_rows)
+        return statistics.Sums.over(_result(problem)).parts
 
     def num_bytes(self, problem: ConvProblem) -> int:
         return self.parts(problem).num_bytes(problem.result_shape[1])

@@ -13,13 +13,36 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
 
 @triton.jit
-def _tile(block, num_rows, num_channels, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """A block's rows, its channels, their elements, and which of them there are."""
-    rows = block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = channels < num_channels
-    inside = (rows < num_rows)[:, None] & mask[None, :]
-    return rows, channels, mask, rows[:, None] * num_channels + channels[None, :], inside
+def _folded(num_rows, num_channels, FOLD: tl.constexpr, VECTOR: tl.constexpr):
+    """The matrix with FOLD rows side by side as one row: rows and columns. VECTOR divides the columns.
+
+    The compiler then knows that rows begin where wide loads may, and blocks of columns have no part outside.
+    """
+    return num_rows // FOLD, num_channels * FOLD // VECTOR * VECTOR
+
+
+@triton.jit
+def _channels_of(columns, num_channels, FOLD: tl.constexpr):
+    """The channels of columns of the folded matrix."""
+    if FOLD == 1:
+        channels = columns
+    else:
+        channels = columns % num_channels
+    return channels
+
+
+@triton.jit
+def _tile(block, num_rows, num_columns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr):
+    """A block's rows, its columns, their elements, and which of them there are. EVEN: all blocks of rows are whole."""
+    first = block.to(tl.int64) * BLOCK_M
+    places = tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = columns < num_columns
+    inside = tl.broadcast_to(mask[None, :], (BLOCK_M, BLOCK_N))
+    if not EVEN:
+        inside = inside & (first + places < num_rows)[:, None]
+    elements = first * num_columns + (places[:, None] * num_columns + columns[None, :])
+    return first + places, columns, mask, elements, inside
 
 
 @triton.jit
@@ -31,33 +54,37 @@ def _count_of(index, num_parts, num_rows, BLOCK_M: tl.constexpr):
     return blocks * BLOCK_M - tl.where(has_last, num_blocks * BLOCK_M - num_rows, 0)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "num_channels"])
 def _statistics_kernel(
     partial_ptr, x_ptr, num_rows, num_channels,
-    COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, EVEN: tl.constexpr,
+    VECTOR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (3, part, channel): a part's first row, its means less that, its sums of squared deviations from them.
 
-    Summed are differences from the first row, so that nothing cancels when the mean is large.
+    A program has FOLD parts, side by side. Summed are differences from the first row, so that nothing cancels when the
+    mean is large.
     """
+    num_lines, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
     index, num_parts = tl.program_id(0), tl.num_programs(0)
-    num_blocks = tl.cdiv(num_rows, BLOCK_M)
+    num_blocks = tl.cdiv(num_lines, BLOCK_M)
     first = index.to(tl.int64) * BLOCK_M
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = channels < num_channels
-    shift = tl.load(x_ptr + first * num_channels + channels, mask=mask, other=0).to(COMPUTE)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = columns < num_columns
+    shift = tl.load(x_ptr + first * num_columns + columns, mask=mask, other=0).to(COMPUTE)
     total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     squares = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     last = index + (num_blocks - 1 - index) // num_parts * num_parts
     for step in tl.range(0, num_blocks - index, num_parts, num_stages=STAGES):
-        _, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
-        x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
-        difference = tl.where(inside, x - shift[None, :], 0)
+        _, _, _, elements, inside = _tile(last - step, num_lines, num_columns, BLOCK_M, BLOCK_N, EVEN)
+        difference = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE) - shift[None, :]
+        if not EVEN:
+            difference = tl.where(inside, difference, 0)
         total += difference
         squares += difference * difference
     shifted = tl.sum(total, axis=0)
-    mean = libdevice.div_rn(shifted, _count_of(index, num_parts, num_rows, BLOCK_M).to(COMPUTE))
-    out, plane = partial_ptr + index * num_channels + channels, num_parts * num_channels
+    mean = libdevice.div_rn(shifted, _count_of(index, num_parts, num_lines, BLOCK_M).to(COMPUTE))
+    out, plane = partial_ptr + index * num_columns + columns, num_parts * num_columns
     tl.store(out, shift, mask=mask)
     tl.store(out + plane, mean, mask=mask)
     tl.store(out + 2 * plane, tl.sum(squares, axis=0) - shifted * mean, mask=mask)
@@ -65,7 +92,7 @@ def _statistics_kernel(
 
 def _specimen(dtype):
     wide = dtype if dtype is dtypes.float64 else dtypes.float32
-    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64}
+    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64, "FOLD": 1, "EVEN": False, "VECTOR": 8}
     return Specimen(_statistics_kernel, (wide, dtype, 3000, 64), {**block, "STAGES": 3})
 
 

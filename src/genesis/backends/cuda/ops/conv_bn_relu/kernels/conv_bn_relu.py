@@ -1,7 +1,8 @@
 """Batch norm, residual and activation around a convolution, on matrices: rows (pixels) × channels, channels innermost.
 
 Each program sums every so-manieth block of rows; the programs' sums are put together in one order: the same result
-every time. What a kernel left in the cache last, the next one reads first: sums walk the rows backward, passes forward.
+every time. Several rows may be taken as one, whose columns are the channels again and again: see _folded. What a kernel
+left in the cache last, the next one reads first: sums walk the rows backward, passes forward.
 
 The value before the activation is found again from the convolution's output. With a residual, what the backward needs
 of it is written down: where ReLU let through, one bit per element (byte b of a row has channels 8·b to 8·b + 7, the
@@ -16,10 +17,10 @@ from genesis import dtypes
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels import activation as activations
 from genesis.backends.cuda.ops.activation.kernels.fused import _activated, _through, _through_relu_kernel
-from genesis.backends.cuda.ops.conv.kernels.statistics import _count_of, _tile
+from genesis.backends.cuda.ops.conv.kernels.statistics import _channels_of, _count_of, _folded, _tile
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
-_SIZES = ["num_rows"]
+_SIZES = ["num_rows", "num_channels"]
 
 
 @triton.jit
@@ -68,15 +69,15 @@ def _store_training_statistics(
         tl.store(running_var_ptr + channels, running.to(running_var_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=[*_SIZES, "num_parts", "momentum", "eps"])
+@triton.jit(do_not_specialize=["num_rows", "num_parts", "momentum", "eps"])
 def _training_statistics_kernel(
     mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, partial_ptr, momentum, num_rows,
-    num_parts, num_channels, eps, BLOCK_M: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    num_parts, num_channels, eps, BLOCK_M: tl.constexpr, FOLD: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Puts the parts together (Chan, Golub & LeVeque 1979) and moves the running statistics.
 
     partial (3, part, channel): of part i's blocks of BLOCK_M rows, i, i + num_parts, …, a pivot, their mean less that,
-    and the sum of squared deviations from the mean.
+    and the sum of squared deviations from the mean. FOLD: see engine.candidate.Parts.
     """
     parts = tl.arange(0, PARTS)
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -88,7 +89,8 @@ def _training_statistics_kernel(
     means = tl.load(partial_ptr + elements, mask=inside, other=0) - origin[None, :]  # small numbers lose nothing
     means += tl.load(partial_ptr + plane + elements, mask=inside, other=0)
     squares = tl.load(partial_ptr + 2 * plane + elements, mask=inside, other=0)
-    counts = tl.where(parts < num_parts, _count_of(parts, num_parts, num_rows, BLOCK_M), 0).to(means.dtype)[:, None]
+    counts = _count_of(parts // FOLD, num_parts // FOLD, num_rows // FOLD, BLOCK_M)
+    counts = tl.where(parts < num_parts, counts, 0).to(means.dtype)[:, None]
     rows = num_rows.to(means.dtype)
     shifted = libdevice.div_rn(tl.sum(libdevice.mul_rn(means, counts), axis=0), rows)
     deviations = tl.where(inside, means - shifted[None, :], 0)
@@ -127,12 +129,15 @@ def _normalize_kernel(
     y_ptr, passed_ptr, x_ptr, residual_ptr, mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, gamma_ptr,
     beta_ptr, num_rows, num_channels, eps,
     FORWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """y = act((x − mean) · inverse_std · gamma + beta + residual), and the bits or values before act, if wanted.
 
     For inference the two are made from the running statistics here, and written down.
     """
-    rows, channels, mask, elements, inside = _tile(tl.program_id(0), num_rows, num_channels, BLOCK_M, BLOCK_N)
+    num_lines, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
+    lines, columns, mask, elements, inside = _tile(tl.program_id(0), num_lines, num_columns, BLOCK_M, BLOCK_N, EVEN)
+    channels = _channels_of(columns, num_channels, FOLD)
     x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
     if running_var_ptr is None:
         mean = tl.load(mean_ptr + channels, mask=mask, other=0)
@@ -150,7 +155,7 @@ def _normalize_kernel(
         y += tl.load(residual_ptr + elements, mask=inside, other=0).to(COMPUTE)
     if passed_ptr is not None:
         if passed_ptr.dtype.element_ty == tl.uint8:
-            places, there = _packed_places(rows, tl.program_id(1) * BLOCK_N, num_rows, num_channels, BLOCK_N)
+            places, there = _packed_places(lines, tl.program_id(1) * BLOCK_N, num_lines, num_columns, BLOCK_N)
             positive = tl.where(inside, y, 0)
             tl.store(passed_ptr + places, _pack_positive(positive, BLOCK_M, BLOCK_N), mask=there)
         else:
@@ -161,7 +166,7 @@ def _normalize_kernel(
 
 @triton.jit
 def _before_activation(
-    grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, elements, inside, num_rows, num_channels,
+    grad, passed_ptr, x, mean, scale, beta_ptr, lines, channels, mask, elements, inside, num_lines, num_columns,
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The gradient before the activation: by the bits or values that were written, else by the output found again."""
@@ -171,7 +176,7 @@ def _before_activation(
             grad = _through(grad, before, BACKWARD, NUMBER)
         elif passed_ptr.dtype.element_ty == tl.uint8:
             first = tl.program_id(1) * BLOCK_N
-            passed = _load_passed(passed_ptr, rows, first, num_rows, num_channels, BLOCK_M, BLOCK_N)
+            passed = _load_passed(passed_ptr, lines, first, num_lines, num_columns, BLOCK_M, BLOCK_N)
             grad = tl.where(passed, grad, 0)
         else:
             before = tl.load(passed_ptr + elements, mask=inside, other=0).to(grad.dtype)
@@ -184,36 +189,38 @@ def _backward_sums_kernel(
     partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     num_rows, num_channels,
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
+    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (2, part, channel): a part's Σ g and Σ g · (x − mean), g the gradient before the activation.
 
-    g is the residual's gradient too, and is written if that is wanted.
+    g is the residual's gradient too, and is written if that is wanted. It is 0 outside of the matrix.
     """
+    num_lines, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
     index, num_parts = tl.program_id(0), tl.num_programs(0)
-    num_blocks = tl.cdiv(num_rows, BLOCK_M)
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask = channels < num_channels
+    num_blocks = tl.cdiv(num_lines, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = columns < num_columns
+    channels = _channels_of(columns, num_channels, FOLD)
     mean = tl.load(mean_ptr + channels, mask=mask, other=0).to(COMPUTE)
     scale = _load_scale(inverse_std_ptr, gamma_ptr, channels, mask, COMPUTE)
     total = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     products = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     last = index + (num_blocks - 1 - index) // num_parts * num_parts
     for step in tl.range(0, num_blocks - index, num_parts, num_stages=STAGES):
-        rows, _, _, elements, inside = _tile(last - step, num_rows, num_channels, BLOCK_M, BLOCK_N)
+        lines, _, _, elements, inside = _tile(last - step, num_lines, num_columns, BLOCK_M, BLOCK_N, EVEN)
         grad = tl.load(grad_ptr + elements, mask=inside, other=0).to(COMPUTE)
         x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
         grad = _before_activation(
-            grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, elements, inside, num_rows, num_channels,
+            grad, passed_ptr, x, mean, scale, beta_ptr, lines, channels, mask, elements, inside, num_lines, num_columns,
             BACKWARD, NUMBER, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         if grad_residual_ptr is not None:
             tl.store(grad_residual_ptr + elements, grad.to(grad_residual_ptr.dtype.element_ty), mask=inside)
         total += grad
-        products += tl.where(inside, grad * (x - mean[None, :]), 0)
-    out = partial_ptr + index * num_channels + channels
+        products += grad * (x - mean[None, :])
+    out = partial_ptr + index * num_columns + columns
     tl.store(out, tl.sum(total, axis=0), mask=mask)
-    tl.store(out + num_parts * num_channels, tl.sum(products, axis=0), mask=mask)
+    tl.store(out + num_parts * num_columns, tl.sum(products, axis=0), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_parts"])
@@ -251,20 +258,22 @@ def _backward_kernel(
     grad_x_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     sums_ptr, num_rows, num_channels,
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, TRAINING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK_N: tl.constexpr, FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the convolution's output and of the residual, which is g.
 
     grad_x = scale · (g − Σg / n − (x − mean) · inverse_std² · Σ(g · (x − mean)) / n), scale = inverse_std · gamma;
     without the sums in inference.
     """
-    rows, channels, mask, elements, inside = _tile(tl.program_id(0), num_rows, num_channels, BLOCK_M, BLOCK_N)
+    num_lines, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
+    lines, columns, mask, elements, inside = _tile(tl.program_id(0), num_lines, num_columns, BLOCK_M, BLOCK_N, EVEN)
+    channels = _channels_of(columns, num_channels, FOLD)
     grad = tl.load(grad_ptr + elements, mask=inside, other=0).to(COMPUTE)
     x = tl.load(x_ptr + elements, mask=inside, other=0).to(COMPUTE)
     mean = tl.load(mean_ptr + channels, mask=mask, other=0).to(COMPUTE)
     scale = _load_scale(inverse_std_ptr, gamma_ptr, channels, mask, COMPUTE)
     grad = _before_activation(
-        grad, passed_ptr, x, mean, scale, beta_ptr, rows, channels, mask, elements, inside, num_rows, num_channels,
+        grad, passed_ptr, x, mean, scale, beta_ptr, lines, channels, mask, elements, inside, num_lines, num_columns,
         BACKWARD, NUMBER, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     if grad_residual_ptr is not None:
@@ -281,7 +290,7 @@ def _backward_kernel(
 
 def _specimens(dtype):
     wide = dtype if dtype is dtypes.float64 else dtypes.float32
-    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64}
+    block = {"COMPUTE": COMPUTE[dtype], "BLOCK_M": 16, "BLOCK_N": 64, "FOLD": 1, "EVEN": False, "VECTOR": 8}
     parts = {"PARTS": 128, "BLOCK": 16}
     channels = (wide, wide, dtype, dtype)  # mean, inverse deviation, gamma, beta
     relu, silu = (
@@ -292,7 +301,7 @@ def _specimens(dtype):
         Specimen(
             _training_statistics_kernel,
             (wide, wide, wide, wide, dtypes.int64, wide, 0.1, 3000, 100, 64, 1e-5),
-            {**parts, "BLOCK_M": 16},
+            {**parts, "BLOCK_M": 16, "FOLD": 1},
         ),
         *[
             Specimen(

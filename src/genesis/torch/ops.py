@@ -399,8 +399,11 @@ def _shapes_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:
         shape, geometry = tuple(weight.shape), geometry_of(stride, padding, dilation, groups)
         has_state = training and wide_conv_bn_relu.supports(dtype_of(input), shape, geometry)
         if has_state:
-            kept = input.new_empty((1 + num_outputs, weight.shape[1]), dtype=torch.float32)
-        if activation is not None and (has_state or residual is not None):
+            kept = input.new_empty(wide_conv_bn_relu.state_shape(weight.shape[1], num_outputs), dtype=torch.float32)
+        writes = residual is not None
+        if has_state:
+            writes = wide_conv_bn_relu.writes_passed(num_outputs, activation, writes)
+        if activation is not None and writes:
             rows = y.shape[0] * y.shape[2] * y.shape[3]
             is_relu = activation == "relu"
             passed = (

@@ -39,12 +39,13 @@ GEOMETRY = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
 MEAN_BOUND = 2.0**-22
 
 
-def joined(partial: np.ndarray, rows: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance in float64 from (3, part, channel): part i is of the blocks i, i + number, … of rows."""
+def joined(partial: np.ndarray, parts: Parts, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance in float64 from (3, part, channel), as Parts says."""
     pivots, offsets, squares = partial.astype(np.float64)
     counts = np.zeros((len(pivots), 1))
-    for block, first in enumerate(range(0, num_rows, rows)):
-        counts[block % len(counts)] += min(rows, num_rows - first)
+    for row in range(num_rows):
+        block = row // (parts.rows * parts.fold)
+        counts[block % (parts.number // parts.fold) * parts.fold + row % parts.fold] += 1
     means = pivots + offsets
     mean = (means * counts).sum(0) / num_rows
     return mean, (squares + counts * (means - mean) ** 2).sum(0) / num_rows
@@ -265,7 +266,7 @@ def test_every_candidate(
             if asked is problem:
                 parts = candidate.parts(problem)
                 layout = array.layout_of((3, parts.number, shape[1]), dtypes.float32)
-                mean, var = joined(get(layout.on(workspace.storage)).numpy(), parts.rows, num_rows)
+                mean, var = joined(get(layout.on(workspace.storage)).numpy(), parts, num_rows)
         stored = results[0].permute(1, 0, 2, 3).flatten(1).numpy()
         assert all((result == results[0]).all() for result in results), candidate.name
         expected = stored.var(1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from genesis.backends.backend import Backend
+from genesis.backends.cuda.ops.conv_bn_relu.expand_1x1 import state_shape
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 from tests.fused_activations import activated
 
@@ -28,22 +29,28 @@ CASES = [  # inputs, outputs, mean of the input in its deviations, operands left
     (16, 16, 1e4, ("bias", "residual"), "relu"),
     (24, 40, 0.5, ("bias",), "silu"),
     (16, 48, 1.0, ("gamma", "residual"), "leaky_relu(0.2)"),
+    (64, 64, 0.5, ("bias", "residual"), "relu"),
+    (40, 112, 1.0, ("residual",), "hardswish"),
+    (33, 50, 1.0, ("bias", "residual"), "silu"),  # nothing lies at a multiple of 16 bytes
     (64, 256, 0.5, ("bias", "residual"), "relu"),  # from here on, Hopper GPUs have kernels of their own
     (56, 512, 30.0, ("bias",), "relu"),
     (64, 256, 1e4, ("gamma", "beta", "residual"), None),
     (32, 256, 1.0, ("bias", "gamma"), "relu"),
 ]
+SIZES = [(17, 19), (16, 16)]  # blocks of rows that are cut off, and whole ones
 
 
-def operands(num_inputs: int, num_outputs: int, mean: float, without: tuple[str, ...]) -> dict[str, Tensor]:
+def operands(
+    num_inputs: int, num_outputs: int, mean: float, without: tuple[str, ...], size: tuple[int, int] = (17, 19)
+) -> dict[str, Tensor]:
     torch.manual_seed(0)
     given = {
-        "input": (torch.randn(2, num_inputs, 17, 19) + mean).bfloat16().contiguous(memory_format=torch.channels_last),
+        "input": (torch.randn(2, num_inputs, *size) + mean).bfloat16().contiguous(memory_format=torch.channels_last),
         "weight": (torch.randn(num_outputs, num_inputs, 1, 1) / num_inputs**0.5).bfloat16(),
         "bias": torch.randn(num_outputs).bfloat16(),
         "gamma": torch.rand(num_outputs) + 0.5,
         "beta": torch.randn(num_outputs),
-        "residual": torch.randn(2, num_outputs, 17, 19).bfloat16(),
+        "residual": torch.randn(2, num_outputs, *size).bfloat16(),
     }
     return {name: value for name, value in given.items() if name not in without}
 
@@ -60,18 +67,21 @@ def unfused(given: dict[str, Tensor], activation: str | None, grad: Tensor, dtyp
     return [y.detach(), *running, *torch.autograd.grad(y, list(leaves.values()), grad.to(y.dtype))]
 
 
+@pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_no_farther_from_the_truth_than_unfused_layers(cuda: Backend, put: Put, get: Get, case: Any) -> None:
+def test_no_farther_from_the_truth_than_unfused_layers(
+    cuda: Backend, put: Put, get: Get, case: Any, size: tuple[int, int]
+) -> None:
     num_inputs, num_outputs, mean, without, activation = case
-    given = operands(num_inputs, num_outputs, mean, without)
-    grad = torch.randn(2, num_outputs, 17, 19).bfloat16()
+    given = operands(num_inputs, num_outputs, mean, without, size)
+    grad = torch.randn(2, num_outputs, *size).bfloat16()
     exact, theirs = (unfused(given, activation, grad, dtype) for dtype in (torch.float64, None))
 
     arrays = [put(given.get(name)) for name in NAMES]
     running = [put(torch.zeros(num_outputs)), put(torch.ones(num_outputs))]
     norm = NormState(*arrays[3:5], *running)
     y, *saved = cuda.conv_bn_relu(*arrays[:3], norm, arrays[5], OPTIONS, GEOMETRY, activation)
-    assert tuple(saved[2].shape) == (1 + num_outputs, num_inputs)  # in the place of the convolution's output
+    assert tuple(saved[2].shape) == state_shape(num_inputs, num_outputs)  # in the place of the convolution's output
     needs = tuple(name in given for name in NAMES)
     grads = cuda.conv_bn_relu_backward(put(grad), SavedConvNorm(*arrays[:5], *saved), True, GEOMETRY, activation, needs)
     for name, result in zip(NAMES, grads, strict=True):

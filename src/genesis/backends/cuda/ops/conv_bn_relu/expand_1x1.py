@@ -1,11 +1,12 @@
 """conv_bn_relu in training where a 1×1 convolution has at least as many outputs as inputs, in bfloat16.
 
 The convolution's output is never written: kernels/expand_1x1.py says how. Its large passes are others on Hopper:
-wide_hopper.py.
+expand_1x1_hopper.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -69,6 +70,19 @@ def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry) -> bool:
         and (stride, padding, groups) == ((1, 1), (0, 0), 1)
         and 16 <= num_inputs <= min(num_outputs, _MOST_INPUTS)
     )
+
+
+def state_shape(num_inputs: int, num_outputs: int) -> Shape:
+    """What is saved in the place of the convolution's output, in float32: see kernels._wide_statistics_kernel."""
+    return (1 + num_outputs + -(-num_outputs // num_inputs), num_inputs)
+
+
+def writes_passed(num_outputs: int, activation: str | None, has_residual: bool) -> bool:
+    """Is the value before the activation, or of ReLU's its sign, written for the backward? It computes it again else.
+
+    The kernels for Hopper read the signs.
+    """
+    return activation is not None and (has_residual or (activation == "relu" and wide_hopper.has_tiles(num_outputs)))
 
 
 def forward(
@@ -183,10 +197,11 @@ class StatisticsLaunches(NamedTuple):
         partial = layout_of((parts, num_inputs + 1, num_inputs), dtypes.float32, device)
         block_c = cut.block_c(num_inputs)
         add_gram = in_hopper or prepare_raw(
-            kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c, **cut.GRAM
-        )
+            kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c,
+            EVEN=num_rows % cut.GRAM["BLOCK_M"] == 0, VECTOR=math.gcd(num_inputs, 8), **cut.GRAM,
+        )  # fmt: skip
         gram, join = _joining(partial)
-        state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
+        state = layout_of(state_shape(num_inputs, num_outputs), dtypes.float32, device)
         statistic = layout_of((num_outputs,), dtypes.float32, device)
         find_statistics = prepare_raw(
             kernels._wide_statistics_kernel, device, (-(-num_outputs // 16),),
@@ -233,7 +248,7 @@ class FinishLaunch(NamedTuple):
     """The pass that convolves, normalizes, adds and activates, on addresses."""
 
     y: Layout
-    passed: Layout | None  # passed_layout()
+    passed: Layout | None  # passed_layout() where it is written
     normalize: wide_hopper.Forward  # of stream and addresses, as wide_hopper.forward() names them
 
     @classmethod
@@ -244,13 +259,14 @@ class FinishLaunch(NamedTuple):
         num_images, num_inputs, *size = x.shape
         num_outputs, device = weight.shape[0], x.device_index
         num_rows = x.size // num_inputs
-        state = layout_of((1 + num_outputs, num_inputs), dtypes.float32, device)
+        state = layout_of(state_shape(num_inputs, num_outputs), dtypes.float32, device)
         statistic = layout_of((num_outputs,), dtypes.float32, device)
         shape = (num_images, num_outputs, *size)
         channel_stride_one = (num_outputs * size[0] * size[1], 1, num_outputs * size[1], num_outputs)
         y = layout_of(shape, x.dtype, device, channel_stride_one)
-        passed = passed_layout(y, activation)
-        tile = cut.fitted(cut.FORWARD, num_rows, num_outputs)
+        writes = writes_passed(num_outputs, activation, residual is not None)
+        passed = passed_layout(y, activation) if writes else None
+        tile = cut.fitted(cut.FORWARD, num_rows, num_inputs, num_outputs)
         blocks = -(-num_outputs // tile["BLOCK_K"])
         walks = min(
             -(-num_rows // tile["BLOCK_M"]), max(1, cut.FORWARD_PROGRAMS * cut.num_multiprocessors(device) // blocks)
@@ -261,7 +277,7 @@ class FinishLaunch(NamedTuple):
         normalize = in_hopper or prepare_raw(
             kernels._wide_forward_kernel, device, (walks * blocks,),
             (y, passed, x, weight, residual, state, statistic, gamma, beta), num_rows, num_inputs, num_outputs,
-            **activations.forward(activation, x.dtype), BLOCK_C=cut.block_c(num_inputs), **tile,
+            **activations.forward(activation, x.dtype), **tile,
         )  # fmt: skip
         return cls(y, passed, normalize)
 
@@ -270,7 +286,7 @@ def backward(
     grad: DeviceArray, saved: SavedConvNorm[DeviceArray], activation: str | None, needs: tuple[bool, ...],
     addend: DeviceArray | None,
 ) -> _Results:  # fmt: skip
-    input, weight, _, gamma, _, _, inverse_std, state, passed = saved
+    input, weight, _, gamma, beta, _, inverse_std, state, passed = saved
     x, matrix = channels_last(input), _matrix(weight)
     addend = channels_last(addend) if needs[0] else None
     key = (*layouts(grad, x, matrix, *saved[2:], addend), activation, *needs)
@@ -278,7 +294,7 @@ def backward(
     if run is None:
         of_saved = saved_layouts(saved)._replace(input=x.layout, weight=matrix.layout)
         run = _backwards[key] = _plan_backward(grad.layout, of_saved, activation, layout(addend), needs)
-    return run(grad, (x, matrix, gamma, inverse_std, state, passed), addend)
+    return run(grad, (x, matrix, gamma, beta, inverse_std, state, passed), addend)
 
 
 def _plan_backward(
@@ -303,7 +319,7 @@ class BackwardLaunches(NamedTuple):
 
     gradients: tuple[Layout | None, ...]  # of input, weight, bias, gamma, beta, residual
     scratch: tuple[Layout | None, ...]
-    # stream; addresses: gradients, scratch, grad, (x, weight, gamma, inverse deviation, state, passed), addend
+    # stream; addresses: gradients, scratch, grad, (x, weight, gamma, beta, inverse deviation, state, passed), addend
     launch: Callable[[int, _Addresses, _Addresses, int, _Addresses, int], None]
 
     @classmethod
@@ -324,24 +340,27 @@ class BackwardLaunches(NamedTuple):
             constant = layout_of((num_inputs,), dtypes.float32, x.device_index)
         taps = (scaled, projection, constant)
         find_parameter_grads = _finding_parameter_grads(saved, gradients, taps, products)
-        # The residual's gradient is the gradient before the activation.
-        sources = (grad, saved.passed) if grad_residual is None else (grad_residual, None)
         if grad_input is not None:
-            find_input_grad = _finding_input_grad(grad, sources, saved, activation, taps, addend)
+            # The residual's gradient is the gradient before the activation.
+            sources, left = (
+                ((grad, saved.passed), activation) if grad_residual is None else ((grad_residual, None), None)
+            )
+            find_input_grad = _finding_input_grad(grad, sources, saved, left, taps, addend)
 
         def launch(
             stream: int, out: _Addresses, scratch: _Addresses, grad: int, saved: _Addresses, addend: int
         ) -> None:
             out_input, out_weight, out_bias, out_gamma, out_beta, out_residual = out
             pieces, sums, *taps = scratch
-            x, matrix, gamma, inverse_std, state, passed = saved
-            multiply(stream, pieces, out_residual, grad, passed, x, state)
+            x, matrix, gamma, beta, inverse_std, state, passed = saved
+            norm = (state, inverse_std, gamma, beta)
+            multiply(stream, pieces, out_residual, grad, passed, x, matrix, *norm)
             join(stream, sums, pieces)
             find_parameter_grads(
                 stream, out_weight, out_gamma, out_beta, out_bias, *taps, sums, state, matrix, inverse_std, gamma
             )  # fmt: skip
             if grad_input is not None:
-                find_input_grad(stream, out_input, addend, out_residual or grad, passed, x, state, *taps)
+                find_input_grad(stream, out_input, addend, out_residual or grad, passed, x, matrix, *norm, *taps)
 
         return cls(gradients, (partial, products, *taps), launch)
 
@@ -364,10 +383,11 @@ def _sizes(saved: SavedConvNorm[Layout]) -> tuple[int, int, int]:
 def _multiplying(
     grad: Layout, saved: SavedConvNorm[Layout], activation: str | None, grad_residual: Layout | None
 ) -> tuple[Layout, wide_hopper.Products]:
-    """Layout of the products' partial sums, and run(stream, these, residual's gradient, grad, passed, x, state)."""
-    x, state, device = saved.input, saved.kept, saved.input.device_index
+    """Layout of the products' partial sums, and run(stream, these, residual's gradient, grad, passed, x, weight, norm):
+    state, inverse deviation, gamma, beta."""
+    x, device = saved.input, saved.input.device_index
     num_rows, num_inputs, num_outputs = _sizes(saved)
-    tile = cut.fitted(cut.PRODUCTS, num_rows, num_outputs)
+    tile = cut.fitted(cut.PRODUCTS, num_rows, num_inputs, num_outputs)
     blocks = -(-num_outputs // tile["BLOCK_K"])
     parts = cut.num_parts(num_rows, cut.PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
     in_hopper = None
@@ -377,9 +397,9 @@ def _multiplying(
         parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
     partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
     multiply = in_hopper or prepare_raw(
-        kernels._wide_products_kernel, device, (parts, blocks), (partial, grad_residual, grad, saved.passed, x, state),
-        num_rows, num_inputs, num_outputs, **activations.backward(activation, x.dtype), BLOCK_C=cut.block_c(num_inputs),
-        **tile,
+        kernels._wide_products_kernel, device, (parts, blocks),
+        (partial, grad_residual, grad, saved.passed, x, saved.weight, *_norm(saved)), num_rows, num_inputs, num_outputs,
+        **activations.backward(activation, x.dtype), **tile,
     )  # fmt: skip
     return partial, multiply
 
@@ -404,18 +424,22 @@ def _finding_input_grad(
     grad: Layout, sources: tuple[Layout | None, ...], saved: SavedConvNorm[Layout], activation: str | None,
     taps: tuple[Layout | None, ...], addend: Layout | None,
 ) -> wide_hopper.InputGrad:  # fmt: skip
-    """run(stream, input's gradient, addend, sources, x, state, taps). sources: the gradient, and what passed of it."""
+    """run(stream, input's gradient, addend, sources, x, weight, norm, taps). sources: the gradient, and what passed."""
     x = saved.input
     num_rows, num_inputs, num_outputs = _sizes(saved)
-    tile = cut.fitted(cut.INPUT_GRAD, num_rows, num_outputs)
+    tile = cut.fitted(cut.INPUT_GRAD, num_rows, num_inputs, num_outputs)
     in_hopper = None
-    if activation in (None, "relu") or sources[1] is None:
+    if activation in (None, "relu"):
         in_hopper = wide_hopper.input_grad(grad, x, saved.weight.shape, addend)
     return in_hopper or prepare_raw(
         kernels._wide_input_grad_kernel, x.device_index, (-(-num_rows // tile["BLOCK_M"]),),
-        (fresh(x), addend, *sources, x, saved.kept, *taps), num_rows, num_inputs, num_outputs,
-        **activations.backward(activation, x.dtype), BLOCK_C=cut.block_c(num_inputs), **tile,
+        (fresh(x), addend, *sources, x, saved.weight, *_norm(saved), *taps), num_rows, num_inputs, num_outputs,
+        **activations.backward(activation, x.dtype), **tile,
     )  # fmt: skip
+
+
+def _norm(saved: SavedConvNorm[Layout]) -> tuple[Layout | None, ...]:
+    return saved.kept, saved.inverse_std, saved.gamma, saved.beta
 
 
 def _joining(partial: Layout) -> tuple[Layout, Callable[[int, int, int], None]]:

@@ -30,8 +30,8 @@ _VECTOR_BYTES = {dtypes.float32: 4, dtypes.bfloat16: 2}  # of an element of gamm
 # Of the stream and addresses: each function below names them.
 Gram = Callable[[int, int, int], None]
 Forward = Callable[[int, int, int, int, int, int, int, int, int, int], None]
-Products = Callable[[int, int, int, int, int, int, int], None]
-InputGrad = Callable[[int, int, int, int, int, int, int, int, int, int], None]
+Products = Callable[[int, int, int, int, int, int, int, int, int, int, int], None]
+InputGrad = Callable[[int, int, int, int, int, int, int, int, int, int, int, int, int, int], None]
 
 
 class Kernel(NamedTuple):
@@ -70,6 +70,11 @@ def num_programs(num_rows: int, num_outputs: int, device: int) -> int:
     return max(1, min(-(-num_rows // _ROWS), processors // max(1, num_outputs // _COLUMNS)))
 
 
+def has_tiles(num_outputs: int) -> bool:
+    """Are there kernels for so many outputs? On some GPU, that is."""
+    return num_outputs % _COLUMNS == 0
+
+
 def gram(x: Layout) -> Gram | None:
     """run(stream, partial, x), partial of num_programs() parts"""
     num_rows, num_inputs = _rows(x), x.shape[1]
@@ -100,19 +105,21 @@ def forward(
 
 
 def products(grad: Layout, x: Layout, weight_shape: Shape) -> Products | None:
-    """run(stream, partial, grad_residual, grad, passed, x, state), partial of 2 · num_programs() parts"""
+    """run(stream, partial, grad_residual, grad, passed, x, weight, state, inverse_std, gamma, beta), partial of
+    2 · num_programs() parts"""
     num_rows, (num_outputs, num_inputs) = _rows(x), weight_shape
     if not _supports(num_rows, num_inputs, num_outputs, x, grad):
         return None
     maps = [(num_rows, num_inputs, _BOX), (num_rows, num_outputs, _BOX)]
     launch = _prepare(PRODUCTS, x.device_index, maps, 4, (num_rows, num_inputs, num_outputs))
-    return lambda stream, partial, grad_residual, grad, passed, x, state: launch(
+    return lambda stream, partial, grad_residual, grad, passed, x, weight, state, *_: launch(
         stream, x, grad, partial, grad_residual, passed, state
     )
 
 
 def input_grad(grad: Layout, x: Layout, weight_shape: Shape, addend: Layout | None = None) -> InputGrad | None:
-    """run(stream, grad_input, addend, grad, passed, x, state, scaled, projection, constant)"""
+    """run(stream, grad_input, addend, grad, passed, x, weight, state, inverse_std, gamma, beta, scaled, projection,
+    constant)"""
     num_rows, (num_outputs, num_inputs) = _rows(x), weight_shape
     if num_outputs != _COLUMNS or not _supports(num_rows, num_inputs, num_outputs, x, grad):
         return None
@@ -121,8 +128,10 @@ def input_grad(grad: Layout, x: Layout, weight_shape: Shape, addend: Layout | No
     launch = _prepare(INPUT_GRAD, x.device_index, maps, 3, (num_rows, num_inputs, num_outputs))
     add = None if addend is None else adder(x.device_index, x.dtype, 16 if addend.aligned else 2, x.size)
 
-    def run(stream: int, out: int, addend: int, grad: int, passed: int, x: int, state: int, *taps: int) -> None:
-        scaled, projection, constant = taps
+    def run(
+        stream: int, out: int, addend: int, grad: int, passed: int, x: int, weight: int, state: int, *rest: int
+    ) -> None:
+        *_, scaled, projection, constant = rest
         launch(stream, x, grad, scaled, projection, out, passed, state, constant)
         if add is not None:
             add(stream, out, addend)
@@ -140,7 +149,7 @@ def _supports(num_rows: int, num_inputs: int, num_outputs: int, *arrays: Layout 
         0 < num_rows < 2**31 - _ROWS
         and num_inputs <= _MOST_INPUTS
         and num_inputs % 8 == 0
-        and num_outputs % _COLUMNS == 0
+        and has_tiles(num_outputs)
         and all(array.aligned and array.dtype is dtypes.bfloat16 for array in there)
         and hopper.is_available(there[0].device_index)
     )

@@ -166,7 +166,9 @@ class WideTraining(Training):
         self.scratch = self._gram + gram.num_bytes
 
     def tells(self, has_residual: bool, activation: str | None) -> int:
-        return NOTHING if activation is None else BITS if activation == "relu" else VALUES
+        if not wide_conv_bn_relu.writes_passed(self.weight.shape[0], activation, has_residual):
+            return NOTHING
+        return BITS if activation == "relu" else VALUES
 
     def begin(
         self, stream: int, kept: int, block: int, scratch: int, values: int, operands: Three, running: Three,
@@ -281,12 +283,12 @@ class WideBackward:
 
     def run(self, stream: int, out: list[int], scratch: int, grad: int, saved: list[int], addend: int) -> None:
         out_input, out_weight, *others = out
-        x, weight, gamma, _, kept, block = saved
+        x, weight, gamma, beta, kept, block = saved
         passed = 0 if self._passed is None else block + self._passed
         values = out_weight if self._convert is None else scratch + self._values
         self._launch(
             stream, (out_input, values, *others), tuple([scratch + place for place in self._places]), grad,
-            (x, weight, gamma, block + self._inverse_std, kept, passed), addend,
+            (x, weight, gamma, beta, block + self._inverse_std, kept, passed), addend,
         )  # fmt: skip
         if self._convert is not None:
             self._convert(stream, out_weight, values)

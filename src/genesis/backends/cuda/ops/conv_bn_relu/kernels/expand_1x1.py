@@ -11,8 +11,10 @@ s = gamma · inverse_std and t_k = inverse_std_k · W_k · P_k (which is Σ g ·
     grad_W = s · (P − t · inverse_std · V)
     grad_x = g · (s·W) − x̃ · Wᵀ·diag(s · inverse_std · t / n)·W − (s · Σg / n)·W
 
-Only W, x and g are read; u, of K channels, is neither kept nor computed again. Sums are taken of differences from the
-input's first row or mean, so nothing cancels when these are large. Partial sums are put together in a fixed order.
+Only W, x and g are read; u, of K channels, is not kept. Where g follows from the value before the activation, u is
+computed again, which costs less than to write that value and to read it twice; only with a residual it is written (of
+ReLU's, one bit). Sums are taken of differences from the input's first row or mean, so nothing cancels when these are
+large. Partial sums are put together in a fixed order.
 Products that are summed at once are rounded for themselves (mul_rn): contracted with the sum's first addition, they
 would differ from thread to thread, and threads write the sum to one place.
 """
@@ -33,7 +35,7 @@ from genesis.backends.cuda.ops.conv_bn_relu.kernels.conv_bn_relu import (
     _store_training_statistics,
 )
 
-_SIZES = ["num_rows"]
+_SIZES = ["num_rows", "num_inputs", "num_outputs"]
 
 
 @triton.jit
@@ -44,18 +46,76 @@ def _load_rows(ptr, rows, num_rows, channels, num_channels):
 
 
 @triton.jit
-def _load_centred(x_ptr, centre, rows, num_rows, channels, num_channels):
-    """x − centre in float32, 0 outside."""
-    x = _load_rows(x_ptr, rows, num_rows, channels, num_channels).to(tl.float32)
-    return tl.where((rows < num_rows)[:, None], x - centre[None, :], 0)
+def _places(block, num_rows, channels, num_channels, BLOCK_M: tl.constexpr, EVEN: tl.constexpr):
+    """Offsets of a block of rows, and which of them there are. EVEN: all blocks are whole."""
+    first = tl.cast(block, tl.int64) * BLOCK_M
+    rows = tl.arange(0, BLOCK_M)
+    inside = tl.broadcast_to((channels < num_channels)[None, :], (BLOCK_M, channels.shape[0]))
+    if not EVEN:
+        inside = inside & (first + rows < num_rows)[:, None]
+    return first * num_channels + (rows[:, None] * num_channels + channels[None, :]), inside
 
 
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit
+def _load_block(ptr, block, num_rows, channels, num_channels, BLOCK_M: tl.constexpr, EVEN: tl.constexpr):
+    """A block of rows, 0 outside."""
+    places, inside = _places(block, num_rows, channels, num_channels, BLOCK_M, EVEN)
+    return tl.load(ptr + places, mask=inside, other=0)
+
+
+@triton.jit
+def _centred(x, centre, block, num_rows, EVEN: tl.constexpr):
+    """A block of x less centre in float32, 0 outside; centre is 0 where there are no channels."""
+    d = x.to(tl.float32) - centre[None, :]
+    if not EVEN:
+        rows = tl.cast(block, tl.int64) * x.shape[0] + tl.arange(0, x.shape[0])
+        d = tl.where((rows < num_rows)[:, None], d, 0)
+    return d
+
+
+@triton.jit
+def _load_centre(state_ptr, inputs, num_inputs, dtype: tl.constexpr):
+    """The input's mean, and as the matrix unit takes it."""
+    centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
+    return centre, centre.to(dtype)
+
+
+@triton.jit
+def _load_rest(state_ptr, outputs, num_inputs, num_outputs):
+    """W·(mean − mean as the matrix unit takes it)."""
+    rest_ptr = state_ptr + (1 + num_outputs) * num_inputs
+    return tl.load(rest_ptr + outputs, mask=outputs < num_outputs, other=0)
+
+
+@triton.jit
+def _unscaled(x, weight, short, rest):
+    """u − mean(u) of a block of rows.
+
+    What is subtracted comes from the same products as what it is subtracted from, so that in a channel that does not
+    vary nothing is left of their rounding.
+    """
+    mean = tl.dot(tl.broadcast_to(short[None, :], x.shape), tl.trans(weight))
+    return tl.dot(x, tl.trans(weight)) - (mean + rest[None, :])
+
+
+@triton.jit
+def _load_affine(inverse_std_ptr, gamma_ptr, beta_ptr, outputs, num_outputs):
+    """Scale and shift of what is centred."""
+    mask = outputs < num_outputs
+    scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
+    beta = tl.zeros_like(scale)
+    if beta_ptr is not None:
+        beta += tl.load(beta_ptr + outputs, mask=mask, other=0).to(tl.float32)
+    return scale, beta
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_channels"])
 def _gram_kernel(
     partial_ptr, x_ptr, num_rows, num_channels,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """partial (part, C + 1, C): Σ d·dᵀ over a part's rows and below it Σ d, d = x − x[0]."""
+    """partial (part, C + 1, C): Σ d·dᵀ over a part's rows and below it Σ d, d = x − x[0]. VECTOR divides C."""
+    num_channels = num_channels // VECTOR * VECTOR
     part, num_parts = tl.program_id(0), tl.num_programs(0)
     channels = tl.arange(0, BLOCK_C)
     there = channels < num_channels
@@ -63,8 +123,8 @@ def _gram_kernel(
     products = tl.zeros((BLOCK_C, BLOCK_C), tl.float32)
     total = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
-        rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        d = _load_centred(x_ptr, origin, rows, num_rows, channels, num_channels)
+        x = _load_block(x_ptr, block, num_rows, channels, num_channels, BLOCK_M, EVEN)
+        d = _centred(x, origin, block, num_rows, EVEN)
         total += d
         short = d.to(x_ptr.dtype.element_ty)
         products = tl.dot(tl.trans(short), short, products)
@@ -84,13 +144,16 @@ def _join_parts_kernel(out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexp
     tl.store(out_ptr + elements, tl.sum(values, axis=0), mask=elements < size)
 
 
-@triton.jit(do_not_specialize=[*_SIZES, "momentum", "eps"])
+@triton.jit(do_not_specialize=["num_rows", "momentum", "eps"])
 def _wide_statistics_kernel(
     mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr,
     bias_ptr, momentum, num_rows, num_inputs, num_outputs, eps,
     PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """state (1 + K, C): the input's mean, and below it V = W·Cov(x); from them the statistics of the output."""
+    """state: C of the input's mean, (K, C) of V = W·Cov(x), and K of W times what bfloat16 loses of that mean.
+
+    From them the statistics of the output.
+    """
     outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     inputs = tl.arange(0, BLOCK_C)
     mask, there = outputs < num_outputs, inputs < num_inputs
@@ -105,6 +168,9 @@ def _wide_statistics_kernel(
         tl.store(state_ptr + inputs, centre, mask=there)
     elements = num_inputs + outputs[:, None] * num_inputs + inputs[None, :]
     tl.store(state_ptr + elements, v, mask=mask[:, None] & there[None, :])
+    lost = centre - centre.to(weight_ptr.dtype.element_ty).to(tl.float32)
+    rest = tl.sum(libdevice.mul_rn(weight, lost[None, :]), axis=1)
+    tl.store(state_ptr + (1 + num_outputs) * num_inputs + outputs, rest, mask=mask)
     mean = tl.sum(libdevice.mul_rn(weight, centre[None, :]), axis=1)
     if bias_ptr is not None:
         mean += tl.load(bias_ptr + outputs, mask=mask, other=0).to(tl.float32)
@@ -119,44 +185,38 @@ def _wide_statistics_kernel(
 def _wide_forward_kernel(
     y_ptr, passed_ptr, x_ptr, weight_ptr, residual_ptr, state_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     num_rows, num_inputs, num_outputs, FORWARD: tl.constexpr, NUMBER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, VECTORS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """y = act((x − mean(x))·Wᵀ · inverse_std · gamma + beta + residual), and what the backward needs of the value
-    before act: of ReLU's where it is positive, of others' itself.
+    """y = act((x − mean(x))·Wᵀ · inverse_std · gamma + beta + residual), and if wanted what the backward needs of the
+    value before act: of ReLU's where it is positive, of others' itself.
 
-    What is subtracted comes from the same products as what it is subtracted from, so that in a channel that does not
-    vary nothing is left of their rounding. A program keeps a block of the weight and walks over blocks of rows;
-    neighbours share rows, which stay in the cache.
+    A program keeps a block of the weight and walks over blocks of rows; neighbours share rows, which stay in the cache.
+    VECTORS: factors of the numbers of inputs and outputs.
     """
+    num_inputs, num_outputs = num_inputs // VECTORS[0] * VECTORS[0], num_outputs // VECTORS[1] * VECTORS[1]
     num_blocks = tl.cdiv(num_outputs, BLOCK_K)
     first = tl.program_id(0) % num_blocks * BLOCK_K
     outputs = first + tl.arange(0, BLOCK_K)
     inputs = tl.arange(0, BLOCK_C)
-    mask = outputs < num_outputs
     weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
-    centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
-    short = centre.to(weight.dtype)
-    mean = tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight))
-    rest = centre - short.to(tl.float32)
-    mean += tl.sum(libdevice.mul_rn(weight.to(tl.float32), rest[None, :]), axis=1)[None, :]
-    scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
-    beta = tl.zeros((BLOCK_K,), tl.float32)
-    if beta_ptr is not None:
-        beta += tl.load(beta_ptr + outputs, mask=mask, other=0).to(tl.float32)
+    _, short = _load_centre(state_ptr, inputs, num_inputs, weight.dtype)
+    rest = _load_rest(state_ptr, outputs, num_inputs, num_outputs)
+    mean = tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight))  # all rows of it are alike
+    mean = tl.max(mean, axis=0) + rest  # as in _unscaled(), once for all blocks
+    scale, beta = _load_affine(inverse_std_ptr, gamma_ptr, beta_ptr, outputs, num_outputs)
     step = tl.num_programs(0) // num_blocks
     for block in tl.range(tl.program_id(0) // num_blocks, tl.cdiv(num_rows, BLOCK_M), step, num_stages=STAGES):
-        rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        x = _load_rows(x_ptr, rows, num_rows, inputs, num_inputs)
+        x = _load_block(x_ptr, block, num_rows, inputs, num_inputs, BLOCK_M, EVEN)
+        elements, inside = _places(block, num_rows, outputs, num_outputs, BLOCK_M, EVEN)
         if residual_ptr is not None:  # on its way before the product is waited for
-            residual = _load_rows(residual_ptr, rows, num_rows, outputs, num_outputs)
-        y = tl.dot(x, tl.trans(weight))
-        y = (y - mean) * scale[None, :] + beta[None, :]
+            residual = tl.load(residual_ptr + elements, mask=inside, other=0)
+        y = (tl.dot(x, tl.trans(weight)) - mean[None, :]) * scale[None, :] + beta[None, :]
         if residual_ptr is not None:
             y += residual.to(tl.float32)
-        inside = (rows < num_rows)[:, None] & mask[None, :]
-        elements = rows[:, None] * num_outputs + outputs[None, :]
         if passed_ptr is not None:
             if passed_ptr.dtype.element_ty == tl.uint8:
+                rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
                 places, there = _packed_places(rows, first, num_rows, num_outputs, BLOCK_K)
                 tl.store(passed_ptr + places, _pack_positive(tl.where(inside, y, 0), BLOCK_M, BLOCK_K), mask=there)
             else:
@@ -166,48 +226,60 @@ def _wide_forward_kernel(
 
 
 @triton.jit
-def _load_passed_grad(
-    grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr
+def _passed_grad(
+    grad, unscaled, scale, beta, passed_ptr, block, first, num_rows, num_outputs,
+    BACKWARD: tl.constexpr, NUMBER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """The gradient before the activation, in its dtype; passed_ptr is None where it is that already."""
-    grad = _load_rows(grad_ptr, rows, num_rows, first + tl.arange(0, BLOCK_K), num_outputs)
-    if passed_ptr is not None:
-        if passed_ptr.dtype.element_ty == tl.uint8:
+    """The gradient before the activation, in its dtype; unscaled: u − mean(u), which is of use without passed_ptr."""
+    if BACKWARD is not None:
+        if passed_ptr is None:
+            before = unscaled * scale[None, :] + beta[None, :]
+            grad = _through(grad.to(tl.float32), before, BACKWARD, NUMBER).to(grad.dtype)
+        elif passed_ptr.dtype.element_ty == tl.uint8:
+            rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
             passed = _load_passed(passed_ptr, rows, first, num_rows, num_outputs, BLOCK_M, BLOCK_K)
             grad = tl.where(passed, grad, tl.zeros_like(grad))
         else:
-            before = _load_rows(passed_ptr, rows, num_rows, first + tl.arange(0, BLOCK_K), num_outputs)
+            outputs = first + tl.arange(0, BLOCK_K)
+            before = _load_block(passed_ptr, block, num_rows, outputs, num_outputs, BLOCK_M, EVEN)
             wide = _through(grad.to(tl.float32), before.to(tl.float32), BACKWARD, NUMBER)
-            grad = wide.to(grad_ptr.dtype.element_ty)
+            grad = wide.to(grad.dtype)
     return grad
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def _wide_products_kernel(
-    partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, num_rows, num_inputs, num_outputs,
-    BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+    partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, weight_ptr, state_ptr, inverse_std_ptr, gamma_ptr,
+    beta_ptr, num_rows, num_inputs, num_outputs, BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, VECTORS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """partial (part, C + 1, K): P = Σ x̃·gᵀ over a part's rows and below it Σ g; and g, if the residual wants it."""
+    num_inputs, num_outputs = num_inputs // VECTORS[0] * VECTORS[0], num_outputs // VECTORS[1] * VECTORS[1]
     part, num_parts = tl.program_id(0), tl.num_programs(0)
     first = tl.program_id(1) * BLOCK_K
     outputs = first + tl.arange(0, BLOCK_K)
     inputs = tl.arange(0, BLOCK_C)
-    centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
+    weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
+    centre, short = _load_centre(state_ptr, inputs, num_inputs, weight.dtype)
+    rest = _load_rest(state_ptr, outputs, num_inputs, num_outputs)
+    mean = tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight))
+    mean = tl.max(mean, axis=0) + rest
+    scale, beta = _load_affine(inverse_std_ptr, gamma_ptr, beta_ptr, outputs, num_outputs)
     products = tl.zeros((BLOCK_C, BLOCK_K), tl.float32)
     total = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for block in tl.range(part, tl.cdiv(num_rows, BLOCK_M), num_parts, num_stages=STAGES):
-        rows = tl.cast(block, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        grad = _load_passed_grad(
-            grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BACKWARD, NUMBER, BLOCK_M, BLOCK_K
-        )
+        x = _load_block(x_ptr, block, num_rows, inputs, num_inputs, BLOCK_M, EVEN)
+        elements, inside = _places(block, num_rows, outputs, num_outputs, BLOCK_M, EVEN)
+        grad = tl.load(grad_ptr + elements, mask=inside, other=0)
+        grad = _passed_grad(
+            grad, tl.dot(x, tl.trans(weight)) - mean[None, :], scale, beta, passed_ptr, block, first, num_rows,
+            num_outputs, BACKWARD, NUMBER, BLOCK_M, BLOCK_K, EVEN,
+        )  # fmt: skip
         if grad_residual_ptr is not None:
-            inside = (rows < num_rows)[:, None] & (outputs < num_outputs)[None, :]
-            tl.store(grad_residual_ptr + rows[:, None] * num_outputs + outputs[None, :], grad, mask=inside)
-        x = _load_centred(x_ptr, centre, rows, num_rows, inputs, num_inputs).to(grad.dtype)
-        products = tl.dot(tl.trans(x), grad, products)
+            tl.store(grad_residual_ptr + elements, grad, mask=inside)
         total += grad.to(tl.float32)
+        products = tl.dot(tl.trans(_centred(x, centre, block, num_rows, EVEN).to(x.dtype)), grad, products)
     out = partial_ptr + part.to(tl.int64) * (num_inputs + 1) * num_outputs
     inside = (inputs < num_inputs)[:, None] & (outputs < num_outputs)[None, :]
     tl.store(out + inputs[:, None] * num_outputs + outputs[None, :], products, mask=inside)
@@ -228,7 +300,7 @@ def _load_products(
     return weight, products, inverse_std, slopes, total
 
 
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=["num_rows"])
 def _wide_parameter_grads_kernel(
     grad_weight_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, scaled_ptr, projection_ptr, constant_ptr,
     products_ptr, state_ptr, weight_ptr, inverse_std_ptr, gamma_ptr, num_rows, num_inputs, num_outputs,
@@ -284,39 +356,54 @@ def _wide_parameter_grads_kernel(
 
 @triton.jit(do_not_specialize=_SIZES)
 def _wide_input_grad_kernel(
-    grad_input_ptr, addend_ptr, grad_ptr, passed_ptr, x_ptr, state_ptr, scaled_ptr, projection_ptr, constant_ptr,
-    num_rows, num_inputs, num_outputs, BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+    grad_input_ptr, addend_ptr, grad_ptr, passed_ptr, x_ptr, weight_ptr, state_ptr, inverse_std_ptr, gamma_ptr,
+    beta_ptr, scaled_ptr, projection_ptr, constant_ptr, num_rows, num_inputs, num_outputs,
+    BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, VECTORS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """grad_x = g·scaled + x̃·projection − constant, plus addend, (rows, inputs), or None."""
-    rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    inputs = tl.arange(0, BLOCK_C)
-    mask = inputs < num_inputs
-    centre = tl.load(state_ptr + inputs, mask=mask, other=0)
-    x = _load_centred(x_ptr, centre, rows, num_rows, inputs, num_inputs).to(x_ptr.dtype.element_ty)
-    result = tl.dot(x, _load_rows(projection_ptr, inputs, num_inputs, inputs, num_inputs))
+    num_inputs, num_outputs = num_inputs // VECTORS[0] * VECTORS[0], num_outputs // VECTORS[1] * VECTORS[1]
+    block, inputs = tl.program_id(0), tl.arange(0, BLOCK_C)
+    x = _load_block(x_ptr, block, num_rows, inputs, num_inputs, BLOCK_M, EVEN)
+    centre, short = _load_centre(state_ptr, inputs, num_inputs, x.dtype)
+    distance = _centred(x, centre, block, num_rows, EVEN).to(x.dtype)
+    result = tl.dot(distance, _load_rows(projection_ptr, inputs, num_inputs, inputs, num_inputs))
     for first in tl.range(0, num_outputs, BLOCK_K, num_stages=STAGES):
-        grad = _load_passed_grad(
-            grad_ptr, passed_ptr, rows, first, num_rows, num_outputs, BACKWARD, NUMBER, BLOCK_M, BLOCK_K
-        )
-        scaled = _load_rows(scaled_ptr, first + tl.arange(0, BLOCK_K), num_outputs, inputs, num_inputs)
+        outputs = first + tl.arange(0, BLOCK_K)
+        grad = _load_block(grad_ptr, block, num_rows, outputs, num_outputs, BLOCK_M, EVEN)
+        if BACKWARD is not None and passed_ptr is None:
+            weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
+            unscaled = _unscaled(x, weight, short, _load_rest(state_ptr, outputs, num_inputs, num_outputs))
+            scale, beta = _load_affine(inverse_std_ptr, gamma_ptr, beta_ptr, outputs, num_outputs)
+        else:
+            unscaled, scale, beta = None, None, None
+        grad = _passed_grad(
+            grad, unscaled, scale, beta, passed_ptr, block, first, num_rows, num_outputs, BACKWARD, NUMBER, BLOCK_M,
+            BLOCK_K, EVEN,
+        )  # fmt: skip
+        scaled = _load_rows(scaled_ptr, outputs, num_outputs, inputs, num_inputs)
         result = tl.dot(grad, scaled, result)
-    result -= tl.load(constant_ptr + inputs, mask=mask, other=0)[None, :]
-    places, mask = rows[:, None] * num_inputs + inputs[None, :], (rows < num_rows)[:, None] & mask[None, :]
+    result -= tl.load(constant_ptr + inputs, mask=inputs < num_inputs, other=0)[None, :]
+    places, inside = _places(block, num_rows, inputs, num_inputs, BLOCK_M, EVEN)
     if addend_ptr is not None:
-        result += tl.load(addend_ptr + places, mask=mask, other=0).to(tl.float32)
-    tl.store(grad_input_ptr + places, result.to(grad_input_ptr.dtype.element_ty), mask=mask)
+        result += tl.load(addend_ptr + places, mask=inside, other=0).to(tl.float32)
+    tl.store(grad_input_ptr + places, result.to(grad_input_ptr.dtype.element_ty), mask=inside)
 
 
 def _specimens():
     short, wide, bits = dtypes.bfloat16, dtypes.float32, dtypes.uint8
     sizes = (3000, 64, 256)
-    tile = {"BLOCK_M": 64, "BLOCK_K": 128, "BLOCK_C": 64, "STAGES": 3, "num_warps": 4}
+    rows = {"EVEN": False, "STAGES": 3}
+    tile = {**rows, "BLOCK_M": 64, "BLOCK_K": 128, "BLOCK_C": 64, "VECTORS": (8, 8), "num_warps": 4}
     small = {"BLOCK_K": 16, "BLOCK_C": 64}
     relu = {"BACKWARD": _through_relu_kernel, "NUMBER": None}
-    silu = {"BACKWARD": activations._silu_backward_kernel, "NUMBER": None}
+    silu = {"BACKWARD": activations._silu_16_bit_backward_kernel, "NUMBER": None}
+    alone = {"BACKWARD": None, "NUMBER": None}
+    norm = (wide,) * 4  # state, inverse deviation, gamma, beta
+    backwards = ((None, short, bits, relu), (None, short, None, silu), (short, short, short, silu))
     return [
-        Specimen(_gram_kernel, (wide, short, 3000, 64), {"BLOCK_M": 128, "BLOCK_C": 64, "STAGES": 3}),
+        Specimen(_gram_kernel, (wide, short, 3000, 64), {**rows, "BLOCK_M": 128, "BLOCK_C": 64, "VECTOR": 8}),
         Specimen(_join_parts_kernel, (wide, wide, 100, 4160), {"PARTS": 128, "BLOCK": 32}),
         Specimen(
             _wide_statistics_kernel, (*(wide,) * 4, dtypes.int64, wide, wide, short, short, wide, 0.1, *sizes, 1e-5),
@@ -324,14 +411,20 @@ def _specimens():
         ),
         *(
             Specimen(
-                _wide_forward_kernel, (short, passed, short, short, short, *(wide,) * 4, *sizes),
+                _wide_forward_kernel, (short, passed, short, short, residual, *norm, *sizes),
                 {**tile, "FORWARD": forward, "NUMBER": None},
             )
-            for passed, forward in ((bits, activations._relu_kernel), (short, activations._silu_kernel))
+            for passed, residual, forward in (
+                (bits, short, activations._relu_kernel), (short, short, activations._silu_16_bit_kernel),
+                (None, None, activations._silu_16_bit_kernel),
+            )
         ),
         *(
-            Specimen(_wide_products_kernel, (wide, short, short, passed, short, wide, *sizes), {**tile, **backward})
-            for passed, backward in ((bits, relu), (short, silu))
+            Specimen(
+                _wide_products_kernel, (wide, residual, grad, passed, short, short, *norm, *sizes),
+                {**tile, **backward},
+            )
+            for residual, grad, passed, backward in backwards
         ),
         Specimen(
             _wide_parameter_grads_kernel,
@@ -340,12 +433,10 @@ def _specimens():
         ),
         *(
             Specimen(
-                _wide_input_grad_kernel, (short, *sources, short, wide, short, short, wide, *sizes),
-                {**tile, **backward},
+                _wide_input_grad_kernel,
+                (short, addend, grad, passed, short, short, *norm, short, short, wide, *sizes), {**tile, **backward},
             )
-            for sources, backward in (
-                ((None, short, bits), relu), ((short, short, bits), relu), ((None, short, short), silu)
-            )
+            for addend, grad, passed, backward in (*backwards, (None, short, None, alone))
         ),
     ]  # fmt: skip
 

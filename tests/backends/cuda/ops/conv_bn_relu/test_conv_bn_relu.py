@@ -139,33 +139,53 @@ def test_statistics_of_a_large_mean(cuda: Backend, put: Put, get: Get) -> None:
     torch.testing.assert_close(get(inverse_std).double(), expected, rtol=1e-5, atol=0)
 
 
-def test_parts_put_together(cuda: Backend, put: Put, get: Get) -> None:
-    """More than one part, of more channels than a program has, the last blocks cut off."""
+PARTS = [  # outputs, size of the images, activation, whether there is a residual
+    (200, (15, 11), None, True),  # more channels than a program has, the last blocks cut off
+    (12, (16, 16), "relu", True),  # here and below, several rows are taken as one, but where bits would not fit
+    (24, (16, 16), "relu", True),
+    (12, (16, 16), "relu", False),
+    (18, (16, 32), "silu", False),
+    (40, (8, 8), "silu", True),
+    (7, (16, 16), None, False),
+]
+
+
+@pytest.mark.parametrize(("num_outputs", "size", "activation", "has_residual"), PARTS, ids=str)
+def test_parts_put_together(
+    cuda: Backend, put: Put, get: Get, num_outputs: int, size: tuple[int, int], activation: str | None,
+    has_residual: bool,
+) -> None:  # fmt: skip
+    """More than one part."""
     torch.manual_seed(0)
-    x, weight, residual = torch.randn(3, 8, 15, 11), torch.randn(200, 8, 1, 1), torch.randn(3, 200, 15, 11)
-    gamma, beta, bias = torch.rand(200) + 0.5, torch.randn(200), 10 * torch.randn(200)
-    given = dict(zip(NAMES, (x, weight, bias, gamma, beta, residual), strict=True))
+    shape = (3, num_outputs, *size)
+    x, weight, residual = torch.randn(3, 8, *size), torch.randn(num_outputs, 8, 1, 1), torch.randn(shape)
+    gamma, beta, bias = torch.rand(num_outputs) + 0.5, torch.randn(num_outputs), 10 * torch.randn(num_outputs)
+    every = zip(NAMES, (x, weight, bias, gamma, beta, residual), strict=True)
+    given = {name: value for name, value in every if has_residual or name != "residual"}
     wide = {name: value.double().requires_grad_() for name, value in given.items()}
-    running = [torch.zeros(200).double(), torch.ones(200).double()]
+    running = [torch.zeros(num_outputs).double(), torch.ones(num_outputs).double()]
     u = F.conv2d(wide["input"], wide["weight"], wide["bias"])
-    expected = F.batch_norm(u, *running, wide["gamma"], wide["beta"], True, MOMENTUM, EPS) + wide["residual"]
+    expected = F.batch_norm(u, *running, wide["gamma"], wide["beta"], True, MOMENTUM, EPS)
+    expected = activated(expected + wide["residual"] if has_residual else expected, activation)
     array = {name: put(value) for name, value in given.items()}
-    statistics, count = [put(value) for value in (torch.zeros(200), torch.ones(200))], put(torch.tensor(3))
+    statistics, count = [put(torch.zeros(num_outputs)), put(torch.ones(num_outputs))], put(torch.tensor(3))
     norm = NormState(array["gamma"], array["beta"], *statistics, count)
+    options = NormOptions(True, MOMENTUM, EPS)
     y, *saved = cuda.conv_bn_relu(
-        *(array[name] for name in NAMES[:3]), norm, array["residual"], NormOptions(True, MOMENTUM, EPS), POINTWISE, None
+        *(array[name] for name in NAMES[:3]), norm, array.get("residual"), options, POINTWISE, activation
     )
     close(get(y), expected.detach(), torch.float32)
     for result, truth in zip(statistics, running, strict=True):
         close(get(result), truth, torch.float32)
     assert get(count) == 4
-    grad = torch.randn_like(expected).float()
+    grad = torch.randn(shape)
     kept = SavedConvNorm(*(array[name] for name in NAMES[:5]), *saved)
-    grads = cuda.conv_bn_relu_backward(put(grad), kept, True, POINTWISE, None, (True,) * 6)
-    wanted = torch.autograd.grad(expected, [wide[name] for name in NAMES], grad.double())
-    for name, result, truth in zip(NAMES, grads, wanted, strict=True):
+    needs = tuple(name in given for name in NAMES)
+    grads = cuda.conv_bn_relu_backward(put(grad), kept, True, POINTWISE, activation, needs)
+    wanted = torch.autograd.grad(expected, list(wide.values()), grad.double())
+    for name, truth in zip(wide, wanted, strict=True):
         if name != "bias":
-            close(get(result), truth, torch.float32)
+            close(get(grads[NAMES.index(name)]), truth, torch.float32)
     assert not get(grads[2]).any()
 
 

@@ -13,6 +13,7 @@ from torch import nn
 import genesis.torch
 from genesis.settings import override
 from genesis.torch import averaging, bridge, interpolating, ops, pass_through
+from tests.expanded import expansions_of_small_images as expansions_of_small_images
 from tests.torch.residual_blocks import BLOCKS
 from tests.torch.simulated import PATCHES
 

@@ -250,7 +250,9 @@ class CudaDriver:
 
     # --- kernels ----------------------------------------------------------------------------------------------------
     def load_kernel(self, device: int, kernel: JITFunction, signature: Signature) -> CudaKernel:
-        compiled = triton_driver.compile_kernel(kernel, signature, self.properties(device).compute_capability)
+        capability = self.properties(device).compute_capability
+        signature = triton_driver.overlapping(kernel, signature, capability)
+        compiled = triton_driver.compile_kernel(kernel, signature, capability)
         metadata = compiled.metadata
         function = self.load_binary(metadata.name, compiled.asm["cubin"], metadata.shared, device)[1]
         show_code(metadata.name, compiled.asm["ptx"])

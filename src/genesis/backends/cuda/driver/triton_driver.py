@@ -59,6 +59,7 @@ class _Compiling:
 
 
 _shared = _Compiling()
+OVERLAPS_FROM = 90  # the least compute capability with programmatic dependent launch
 
 
 def compile_kernel(kernel: JITFunction, signature: Signature, compute_capability: int) -> CompiledKernel:
@@ -75,6 +76,15 @@ def compile_kernel(kernel: JITFunction, signature: Signature, compute_capability
         deferred.require(deferred.Request.of(key, compile_kernel, kernel, signature, compute_capability))
     with _shared.compiling(target):
         return triton.compile(source, target=target, options=dict(signature.options))
+
+
+def overlapping(kernel: JITFunction, signature: Signature, compute_capability: int) -> Signature:
+    """Have a kernel that can (see launch.overlap) come up while the one before it runs, on devices that can."""
+    if "PDL" not in kernel.arg_names or compute_capability < OVERLAPS_FROM:
+        return signature
+    switch = (kernel.arg_names.index("PDL"),)
+    constants = tuple((path, path == switch or value) for path, value in signature.constants)
+    return signature._replace(constants=constants, options=(*signature.options, ("launch_pdl", True)))
 
 
 def is_on_disk(source: ASTSource, target: GPUTarget, options: dict[str, object]) -> bool:

@@ -175,6 +175,8 @@ def _load(
 def _signature(kernel: JITFunction, kinds: Sequence[ArgumentKind], given: Mapping[str, object]) -> Signature:
     options = {"num_warps": 4, **{name: value for name, value in given.items() if name in _OPTIONS}}
     constexprs = {name: value for name, value in given.items() if name not in _OPTIONS}
+    if "PDL" in kernel.arg_names:  # which the driver switches on: see overlap.py
+        constexprs["PDL"] = False
     number = "fp64" if any(isinstance(kind, str) and kind.startswith("*fp64") for kind in kinds) else "fp32"
     names = [param.name for param in kernel.params if not param.is_constexpr]
     capitals = [param.name for param in kernel.params if param.is_constexpr]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.ops.conv_bn_relu.expand_1x1 import state_shape
+from genesis.backends.cuda.ops.conv_bn_relu.expand_1x1 import state_shape, supports
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 from tests.fused_activations import activated
 
@@ -31,7 +32,6 @@ CASES = [  # inputs, outputs, mean of the input in its deviations, operands left
     (16, 48, 1.0, ("gamma", "residual"), "leaky_relu(0.2)"),
     (64, 64, 0.5, ("bias", "residual"), "relu"),
     (40, 112, 1.0, ("residual",), "hardswish"),
-    (33, 50, 1.0, ("bias", "residual"), "silu"),  # nothing lies at a multiple of 16 bytes
     (64, 256, 0.5, ("bias", "residual"), "relu"),  # from here on, Hopper GPUs have kernels of their own
     (56, 512, 30.0, ("bias",), "relu"),
     (64, 256, 1e4, ("gamma", "beta", "residual"), None),
@@ -144,3 +144,22 @@ def test_batches_are_counted(cuda: Backend, put: Put, get: Get) -> None:
         norm, options = NormState(*arrays[3:5], *running, count), OPTIONS._replace(training=training)
         cuda.conv_bn_relu(*arrays[:3], norm, arrays[5], options, GEOMETRY, "relu")
     assert get(count) == 2**40 + 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_rows", "expected"),
+    [
+        ((96, 16, 1, 1), 1 << 15, True),
+        ((96, 16, 1, 1), (1 << 15) - 1, False),  # what is computed twice would take longer than to write it
+        ((50, 33, 1, 1), 1 << 20, False),  # not in eights
+        ((96, 72, 1, 1), 1 << 20, False),
+        ((16, 24, 1, 1), 1 << 20, False),
+        ((96, 16, 3, 3), 1 << 20, False),
+    ],
+)
+def test_chosen_where_it_is_faster(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], num_rows: int, expected: bool
+) -> None:
+    monkeypatch.undo()
+    assert supports(dtypes.bfloat16, shape, GEOMETRY, num_rows) is expected
+    assert not supports(dtypes.float16, shape, GEOMETRY, num_rows)

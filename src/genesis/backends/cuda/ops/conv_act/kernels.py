@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels import activation as activations
 from genesis.backends.cuda.ops.activation.kernels.fused import _through
@@ -19,12 +20,13 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 def _act_backward_kernel(
     partial_ptr, grad_x_ptr, grad_ptr, kept_ptr, num_rows, num_channels,
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
+    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """grad_x = grad · f′(kept); without BACKWARD it is grad, and not stored.
 
     partial (part, channel), if wanted: each part's Σ grad_x.
     """
+    _follow(PDL)
     num_rows, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_rows, BLOCK_M)
@@ -45,9 +47,10 @@ def _act_backward_kernel(
 
 @triton.jit(do_not_specialize=["num_parts"])
 def _bias_grad_kernel(
-    grad_bias_ptr, partial_ptr, num_parts, num_channels, PARTS: tl.constexpr, BLOCK: tl.constexpr
+    grad_bias_ptr, partial_ptr, num_parts, num_channels, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """grad_bias (channel): the parts' sums put together."""
+    _follow(PDL)
     parts = tl.arange(0, PARTS)
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = channels < num_channels

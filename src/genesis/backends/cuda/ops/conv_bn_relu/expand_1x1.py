@@ -6,13 +6,11 @@ expand_1x1_hopper.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import RawLaunch
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.triton import prepare_raw
 from genesis.backends.cuda.ops.activation import fused as activations
@@ -24,21 +22,19 @@ from genesis.backends.cuda.ops.storage.launch import copy
 from genesis.backends.cuda.ops.storage.rows import (
     address,
     addresses,
-    all_new,
     channels_last,
-    fresh,
     layout,
     layouts,
     new,
-    saved_layouts,
 )
 from genesis.backends.cuda.runtime import streams
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout, layout_of
 from genesis.dtypes import DType
-from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState, SavedConvNorm
+from genesis.records import BegunConvNorm, ConvGeometry, NormOptions, NormState
 from genesis.shapes import Shape, contiguous_strides
 
 _MOST_INPUTS = 64  # a program holds all of them; with more, writing the convolution's output was faster
+LEAST_ROWS = 1 << 15  # with fewer, the output stays in the cache; on an H200 the separate passes were faster with 25088
 
 _Results = tuple[DeviceArray | None, ...]
 _Affine = tuple[DeviceArray | None, DeviceArray | None]  # gamma, beta
@@ -51,17 +47,18 @@ _Finish = Callable[[DeviceArray, DeviceArray, _Affine, _Found, DeviceArray | Non
 _Forward = Callable[
     [DeviceArray, DeviceArray, DeviceArray | None, NormState[DeviceArray], DeviceArray | None, float], _Results
 ]
-_Backward = Callable[[DeviceArray, _Results, DeviceArray | None], _Results]  # grad, what is saved, addend
 _forwards: dict[_Key, _Forward] = {}
 _statistics: dict[_Key, _Statistics] = {}
 _finishes: dict[_Key, _Finish] = {}
-_backwards: dict[_Key, _Backward] = {}
-for _plans in (_forwards, _statistics, _finishes, _backwards):
+for _plans in (_forwards, _statistics, _finishes):
     driver.forget_on_switch(_plans.clear)
 
 
-def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry) -> bool:
-    """float16 is left out: the products of gradients and weights could leave its range."""
+def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry, num_rows: int) -> bool:
+    """Is this the faster way for images of so many pixels in all?
+
+    float16 is left out: the products of gradients and weights could leave its range.
+    """
     stride, padding, _, groups = geometry
     num_outputs, num_inputs, *taps = weight_shape
     return (
@@ -69,6 +66,8 @@ def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry) -> bool:
         and taps == [1, 1]
         and (stride, padding, groups) == ((1, 1), (0, 0), 1)
         and 16 <= num_inputs <= min(num_outputs, _MOST_INPUTS)
+        and (num_inputs % 8, num_outputs % 8) == (0, 0)
+        and num_rows >= LEAST_ROWS
     )
 
 
@@ -90,7 +89,7 @@ def forward(
     residual: DeviceArray | None, options: NormOptions, activation: str | None,
 ) -> _Results:  # fmt: skip
     """Compute conv_bn_relu; in place of the convolution's output: the input's mean, the weight times its covariance."""
-    x, matrix, residual = channels_last(input), _matrix(weight), channels_last(residual)
+    x, matrix, residual = channels_last(input), as_matrix(weight), channels_last(residual)
     eps = float(options.eps)
     key = (*layouts(x, matrix, bias, *norm, residual), eps, activation)
     run = _forwards.get(key)
@@ -124,7 +123,7 @@ def statistics(
     options: NormOptions,
 ) -> _Found:  # fmt: skip
     """Mean and inverse deviation of the output, and what stands for it."""
-    x, matrix, eps = channels_last(input), _matrix(weight), float(options.eps)
+    x, matrix, eps = channels_last(input), as_matrix(weight), float(options.eps)
     key = (*layouts(x, matrix, bias, *norm[2:]), eps)
     run = _statistics.get(key)
     if run is None:
@@ -141,7 +140,7 @@ def finish(
     mean, inverse_std, kept, _ = begun
     assert mean is not None
     assert inverse_std is not None
-    x, matrix, (gamma, beta) = channels_last(input), _matrix(weight), affine
+    x, matrix, (gamma, beta) = channels_last(input), as_matrix(weight), affine
     key = (*layouts(x, matrix, gamma, beta, residual), activation)
     run = _finishes.get(key)
     if run is None:
@@ -198,9 +197,9 @@ class StatisticsLaunches(NamedTuple):
         block_c = cut.block_c(num_inputs)
         add_gram = in_hopper or prepare_raw(
             kernels._gram_kernel, device, (parts,), (partial, x), num_rows, num_inputs, BLOCK_C=block_c,
-            EVEN=num_rows % cut.GRAM["BLOCK_M"] == 0, VECTOR=math.gcd(num_inputs, 8), **cut.GRAM,
+            EVEN=num_rows % cut.GRAM["BLOCK_M"] == 0, **cut.GRAM,
         )  # fmt: skip
-        gram, join = _joining(partial)
+        gram, join = joining(partial)
         state = layout_of(state_shape(num_inputs, num_outputs), dtypes.float32, device)
         statistic = layout_of((num_outputs,), dtypes.float32, device)
         find_statistics = prepare_raw(
@@ -282,167 +281,7 @@ class FinishLaunch(NamedTuple):
         return cls(y, passed, normalize)
 
 
-def backward(
-    grad: DeviceArray, saved: SavedConvNorm[DeviceArray], activation: str | None, needs: tuple[bool, ...],
-    addend: DeviceArray | None,
-) -> _Results:  # fmt: skip
-    input, weight, _, gamma, beta, _, inverse_std, state, passed = saved
-    x, matrix = channels_last(input), _matrix(weight)
-    addend = channels_last(addend) if needs[0] else None
-    key = (*layouts(grad, x, matrix, *saved[2:], addend), activation, *needs)
-    run = _backwards.get(key)
-    if run is None:
-        of_saved = saved_layouts(saved)._replace(input=x.layout, weight=matrix.layout)
-        run = _backwards[key] = _plan_backward(grad.layout, of_saved, activation, layout(addend), needs)
-    return run(grad, (x, matrix, gamma, beta, inverse_std, state, passed), addend)
-
-
-def _plan_backward(
-    grad: Layout, saved: SavedConvNorm[Layout], activation: str | None, addend: Layout | None, needs: tuple[bool, ...]
-) -> _Backward:
-    gradients, scratch, launch = BackwardLaunches.of(grad, saved, activation, addend, needs)
-    device = scratch[0].device_index  # type: ignore[union-attr]
-
-    def run(grad: DeviceArray, saved: _Results, addend: DeviceArray | None) -> _Results:
-        stream = streams.current_handle(device)
-        outputs, room = all_new(gradients, stream), all_new(scratch, stream)
-        launch(
-            stream, addresses(outputs), addresses(room), grad.data_pointer, addresses(saved), address(addend)
-        )  # fmt: skip
-        return outputs
-
-    return run
-
-
-class BackwardLaunches(NamedTuple):
-    """The backward, on addresses; None for what nobody wants."""
-
-    gradients: tuple[Layout | None, ...]  # of input, weight, bias, gamma, beta, residual
-    scratch: tuple[Layout | None, ...]
-    # stream; addresses: gradients, scratch, grad, (x, weight, gamma, beta, inverse deviation, state, passed), addend
-    launch: Callable[[int, _Addresses, _Addresses, int, _Addresses, int], None]
-
-    @classmethod
-    def of(
-        cls, grad: Layout, saved: SavedConvNorm[Layout], activation: str | None, addend: Layout | None,
-        needs: tuple[bool, ...],
-    ) -> BackwardLaunches:  # fmt: skip
-        """saved: with the weight as a matrix."""
-        gradients = _gradients(grad, saved, needs)
-        grad_input, grad_residual = gradients[0], gradients[-1]
-        partial, multiply = _multiplying(grad, saved, activation, grad_residual)
-        products, join = _joining(partial)
-        x, matrix = saved.input, saved.weight
-        num_inputs = x.shape[1]
-        scaled, projection, constant = fresh(matrix), None, None
-        if grad_input is not None:
-            projection = layout_of((num_inputs, num_inputs), x.dtype, x.device_index)
-            constant = layout_of((num_inputs,), dtypes.float32, x.device_index)
-        taps = (scaled, projection, constant)
-        find_parameter_grads = _finding_parameter_grads(saved, gradients, taps, products)
-        if grad_input is not None:
-            # The residual's gradient is the gradient before the activation.
-            sources, left = (
-                ((grad, saved.passed), activation) if grad_residual is None else ((grad_residual, None), None)
-            )
-            find_input_grad = _finding_input_grad(grad, sources, saved, left, taps, addend)
-
-        def launch(
-            stream: int, out: _Addresses, scratch: _Addresses, grad: int, saved: _Addresses, addend: int
-        ) -> None:
-            out_input, out_weight, out_bias, out_gamma, out_beta, out_residual = out
-            pieces, sums, *taps = scratch
-            x, matrix, gamma, beta, inverse_std, state, passed = saved
-            norm = (state, inverse_std, gamma, beta)
-            multiply(stream, pieces, out_residual, grad, passed, x, matrix, *norm)
-            join(stream, sums, pieces)
-            find_parameter_grads(
-                stream, out_weight, out_gamma, out_beta, out_bias, *taps, sums, state, matrix, inverse_std, gamma
-            )  # fmt: skip
-            if grad_input is not None:
-                find_input_grad(stream, out_input, addend, out_residual or grad, passed, x, matrix, *norm, *taps)
-
-        return cls(gradients, (partial, products, *taps), launch)
-
-
-def _gradients(grad: Layout, saved: SavedConvNorm[Layout], needs: tuple[bool, ...]) -> tuple[Layout | None, ...]:
-    """Layouts of the gradients of input, weight, bias, gamma, beta, residual, where they are needed."""
-    matrix, device = saved.weight, saved.weight.device_index
-    weight = layout_of((*matrix.shape, 1, 1), matrix.dtype, device)
-    vectors = [None if like is None else layout_of(like.shape, like.dtype, device) for like in saved[2:5]]
-    whole = (fresh(saved.input), weight, *vectors, fresh(grad))
-    return tuple([layout if needed else None for layout, needed in zip(whole, needs, strict=True)])
-
-
-def _sizes(saved: SavedConvNorm[Layout]) -> tuple[int, int, int]:
-    """Numbers of rows, inputs and outputs."""
-    num_outputs, num_inputs = saved.weight.shape
-    return saved.input.size // num_inputs, num_inputs, num_outputs
-
-
-def _multiplying(
-    grad: Layout, saved: SavedConvNorm[Layout], activation: str | None, grad_residual: Layout | None
-) -> tuple[Layout, wide_hopper.Products]:
-    """Layout of the products' partial sums, and run(stream, these, residual's gradient, grad, passed, x, weight, norm):
-    state, inverse deviation, gamma, beta."""
-    x, device = saved.input, saved.input.device_index
-    num_rows, num_inputs, num_outputs = _sizes(saved)
-    tile = cut.fitted(cut.PRODUCTS, num_rows, num_inputs, num_outputs)
-    blocks = -(-num_outputs // tile["BLOCK_K"])
-    parts = cut.num_parts(num_rows, cut.PRODUCTS_PROGRAMS, blocks, (num_inputs + 1) * num_outputs, device)
-    in_hopper = None
-    if activation in (None, "relu"):
-        in_hopper = wide_hopper.products(grad, x, saved.weight.shape)
-    if in_hopper is not None:
-        parts = 2 * wide_hopper.num_programs(num_rows, num_outputs, device)
-    partial = layout_of((parts, num_inputs + 1, num_outputs), dtypes.float32, device)
-    multiply = in_hopper or prepare_raw(
-        kernels._wide_products_kernel, device, (parts, blocks),
-        (partial, grad_residual, grad, saved.passed, x, saved.weight, *_norm(saved)), num_rows, num_inputs, num_outputs,
-        **activations.backward(activation, x.dtype), **tile,
-    )  # fmt: skip
-    return partial, multiply
-
-
-def _finding_parameter_grads(
-    saved: SavedConvNorm[Layout], gradients: tuple[Layout | None, ...], taps: tuple[Layout | None, ...],
-    products: Layout,
-) -> RawLaunch:  # fmt: skip
-    """run(stream, gradients of weight, gamma, beta, bias, taps, products, state, weight, inverse deviation, gamma)"""
-    grad_input, grad_weight, grad_bias, grad_gamma, grad_beta, _ = gradients
-    num_rows, num_inputs, num_outputs = _sizes(saved)
-    programs = -(-num_outputs // 16) + (-(-num_inputs // 16) if grad_input is not None else 0)
-    return prepare_raw(
-        kernels._wide_parameter_grads_kernel, saved.input.device_index, (programs,),
-        (grad_weight, grad_gamma, grad_beta, grad_bias, *taps, products, saved.kept, saved.weight, saved.inverse_std,
-         saved.gamma), num_rows, num_inputs, num_outputs, BLOCK_K=16, BLOCK_C=cut.block_c(num_inputs), BLOCK_I=16,
-        BLOCK_L=64,
-    )  # fmt: skip
-
-
-def _finding_input_grad(
-    grad: Layout, sources: tuple[Layout | None, ...], saved: SavedConvNorm[Layout], activation: str | None,
-    taps: tuple[Layout | None, ...], addend: Layout | None,
-) -> wide_hopper.InputGrad:  # fmt: skip
-    """run(stream, input's gradient, addend, sources, x, weight, norm, taps). sources: the gradient, and what passed."""
-    x = saved.input
-    num_rows, num_inputs, num_outputs = _sizes(saved)
-    tile = cut.fitted(cut.INPUT_GRAD, num_rows, num_inputs, num_outputs)
-    in_hopper = None
-    if activation in (None, "relu"):
-        in_hopper = wide_hopper.input_grad(grad, x, saved.weight.shape, addend)
-    return in_hopper or prepare_raw(
-        kernels._wide_input_grad_kernel, x.device_index, (-(-num_rows // tile["BLOCK_M"]),),
-        (fresh(x), addend, *sources, x, saved.weight, *_norm(saved), *taps), num_rows, num_inputs, num_outputs,
-        **activations.backward(activation, x.dtype), **tile,
-    )  # fmt: skip
-
-
-def _norm(saved: SavedConvNorm[Layout]) -> tuple[Layout | None, ...]:
-    return saved.kept, saved.inverse_std, saved.gamma, saved.beta
-
-
-def _joining(partial: Layout) -> tuple[Layout, Callable[[int, int, int], None]]:
+def joining(partial: Layout) -> tuple[Layout, Callable[[int, int, int], None]]:
     """The layout of the sum over the first dimension, and what computes it: (stream, its address, partial's)."""
     num_parts, *shape = partial.shape
     out = layout_of(tuple(shape), partial.dtype, partial.device_index)
@@ -453,7 +292,7 @@ def _joining(partial: Layout) -> tuple[Layout, Callable[[int, int, int], None]]:
     return out, join
 
 
-def _matrix(weight: DeviceArray) -> DeviceArray:
+def as_matrix(weight: DeviceArray) -> DeviceArray:
     """(K, C, 1, 1) as (K, C), row-major."""
     if weight.strides[:2] != (weight.shape[1], 1):
         weight = copy(weight, contiguous_strides(weight.shape))

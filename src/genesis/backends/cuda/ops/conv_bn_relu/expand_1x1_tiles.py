@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from genesis.backends.cuda import driver
@@ -39,8 +38,7 @@ def fitted(tile: dict[str, int], num_rows: int, num_inputs: int, num_outputs: in
     block_m = min(max(tiles.power_of_2(num_rows), 16), tile["BLOCK_M"])
     sizes = [size for size in (16, 32, 64) if size <= tile["BLOCK_K"] and (size > 16 or num_outputs <= 16)]
     block_k = min(sizes, key=lambda size: -(-num_outputs // size) * (size + _BLOCK_COST))
-    vectors = math.gcd(num_inputs, 8), math.gcd(num_outputs, 8)
     return {
-        **tile, "BLOCK_M": block_m, "BLOCK_K": block_k, "BLOCK_C": block_c(num_inputs), "VECTORS": vectors,
+        **tile, "BLOCK_M": block_m, "BLOCK_K": block_k, "BLOCK_C": block_c(num_inputs),
         "EVEN": num_rows > 0 and num_rows % block_m == 0,
     }  # fmt: skip

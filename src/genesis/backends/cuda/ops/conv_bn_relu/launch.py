@@ -17,6 +17,7 @@ from genesis.backends.cuda.ops.conv.launch import (
     conv_weight_grad,
 )
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
+from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1_backward
 from genesis.backends.cuda.ops.conv_bn_relu.launches import BackwardLaunches, FinishLaunch, Given, StatisticsLaunches
 from genesis.backends.cuda.ops.storage.launch import add_into, copy_into
 from genesis.backends.cuda.ops.storage.rows import (
@@ -63,7 +64,7 @@ def conv_bn_relu(
 ) -> _Results:  # fmt: skip
     state = _dense(norm)
     training = options.training
-    if training and wide_conv_bn_relu.supports(input.dtype, weight.shape, geometry):
+    if training and _is_wide(input, weight, geometry):
         result = wide_conv_bn_relu.forward(input, weight, bias, state, residual, options, activation)
     else:
         moments = None
@@ -75,6 +76,10 @@ def conv_bn_relu(
     if training:
         _write_back(norm, state)
     return result
+
+
+def _is_wide(input: DeviceArray, weight: DeviceArray, geometry: ConvGeometry) -> bool:
+    return wide_conv_bn_relu.supports(input.dtype, weight.shape, geometry, input.size // max(input.shape[1], 1))
 
 
 def conv_bn_begin(
@@ -89,7 +94,7 @@ def conv_bn_begin(
     if weight is None:
         x = channels_last(input)
         found = (*_statistics(x, None, state, options), x)
-    elif wide_conv_bn_relu.supports(input.dtype, weight.shape, geometry):
+    elif _is_wide(input, weight, geometry):
         found = wide_conv_bn_relu.statistics(input, weight, bias, state, options)
     else:
         x, moments = conv_forward_with_moments(input, weight, bias, geometry)
@@ -254,7 +259,7 @@ def conv_bn_relu_backward(
     if not is_output(kept):
         if gamma is not saved[3] or beta is not saved[4] or passed is not saved[8]:  # else saved is as it should be
             saved = SavedConvNorm(input, weight, bias, gamma, beta, mean, inverse_std, kept, passed)
-        return wide_conv_bn_relu.backward(grad, saved, activation, needs, addend)
+        return expand_1x1_backward.backward(grad, saved, activation, needs, addend)
     needs_input, needs_weight, *rest = needs
     arrays = (grad, bias, gamma, beta, dense(mean), inverse_std, channels_last(kept), passed)
     key = (*layouts(*arrays), training, activation, needs_input or needs_weight, *rest)

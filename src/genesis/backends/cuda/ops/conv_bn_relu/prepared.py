@@ -17,6 +17,7 @@ from genesis.backends.cuda.ops.conv.prepared import Plans, ordered, prepare_copy
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD
 from genesis.backends.cuda.ops.conv_bn_folded.launch import FoldLaunch
 from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
+from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1_backward
 from genesis.backends.cuda.ops.conv_bn_relu.launches import (
     BackwardLaunches,
     FinishLaunch,
@@ -265,7 +266,7 @@ class WideBackward:
     ) -> None:  # fmt: skip
         x, weight = of.x, of.weight
         addend = ordered(x, x.dtype) if has_addend and needs[0] else None
-        launches = wide_conv_bn_relu.BackwardLaunches.of(grad, of.saved(of.matrix, tells), activation, addend, needs)
+        launches = expand_1x1_backward.BackwardLaunches.of(grad, of.saved(of.matrix, tells), activation, addend, needs)
         self._launch, self.is_current = launches.launch, Plans(of.problem).are_current
         grad_input, _, *others = launches.gradients
         self.layouts = (grad_input, weight if needs[1] else None, *others)
@@ -339,7 +340,9 @@ def supports_inference(operands: Operands, geometry: ConvGeometry) -> bool:
 
 def training(operands: Operands, eps: float, geometry: ConvGeometry) -> Training:
     """operands, geometry: such as supports() allows."""
-    is_wide = wide_conv_bn_relu.supports(operands.x.dtype, operands.weight.shape, geometry)
+    is_wide = wide_conv_bn_relu.supports(
+        operands.x.dtype, operands.weight.shape, geometry, operands.x.size // operands.x.shape[1]
+    )
     return (WideTraining if is_wide else Training)(operands, eps, geometry)
 
 

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 
 
@@ -43,12 +44,14 @@ def _finish_splits_kernel(
     RELU: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """out = act(Σ partial + bias + residual); partial: (splits, …, channels), added up in a fixed order, in float64.
 
     Many short splits are then more accurate than few long ones; reading them takes longer than adding them up. SPLITS
     of them are read at a time: one after the other, each read would wait for the one before.
     """
+    _follow(PDL)
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
     exact = tl.zeros((BLOCK,), tl.float64)
@@ -68,8 +71,9 @@ def _finish_splits_kernel(
 
 
 @triton.jit
-def _add_kernel(out_ptr, addend_ptr, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr):
+def _add_kernel(out_ptr, addend_ptr, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """out += addend."""
+    _follow(PDL)
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
     total = tl.load(out_ptr + elements, mask=mask).to(COMPUTE) + tl.load(addend_ptr + elements, mask=mask).to(COMPUTE)
@@ -80,8 +84,10 @@ def _add_kernel(out_ptr, addend_ptr, num_elements, COMPUTE: tl.constexpr, BLOCK:
 def _epilogue_kernel(
     out_ptr, bias_ptr, residual_ptr, num_elements, num_channels,
     BIAS: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """out = act(out + bias + residual), channels innermost."""
+    _follow(PDL)
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
     total = tl.load(out_ptr + elements, mask=mask).to(COMPUTE)

@@ -8,6 +8,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
@@ -58,13 +59,14 @@ def _count_of(index, num_parts, num_rows, BLOCK_M: tl.constexpr):
 def _statistics_kernel(
     partial_ptr, x_ptr, num_rows, num_channels,
     COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, EVEN: tl.constexpr,
-    VECTOR: tl.constexpr, STAGES: tl.constexpr,
+    VECTOR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """partial (3, part, channel): a part's first row, its means less that, its sums of squared deviations from them.
 
     A program has FOLD parts, side by side. Summed are differences from the first row, so that nothing cancels when the
     mean is large.
     """
+    _follow(PDL)
     num_lines, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_lines, BLOCK_M)

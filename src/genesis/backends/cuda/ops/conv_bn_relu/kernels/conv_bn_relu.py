@@ -14,6 +14,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels import activation as activations
 from genesis.backends.cuda.ops.activation.kernels.fused import _activated, _through, _through_relu_kernel
@@ -73,12 +74,14 @@ def _store_training_statistics(
 def _training_statistics_kernel(
     mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, partial_ptr, momentum, num_rows,
     num_parts, num_channels, eps, BLOCK_M: tl.constexpr, FOLD: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Puts the parts together (Chan, Golub & LeVeque 1979) and moves the running statistics.
 
     partial (3, part, channel): of part i's blocks of BLOCK_M rows, i, i + num_parts, …, a pivot, their mean less that,
     and the sum of squared deviations from the mean. FOLD: see engine.candidate.Parts.
     """
+    _follow(PDL)
     parts = tl.arange(0, PARTS)
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = channels < num_channels
@@ -129,12 +132,13 @@ def _normalize_kernel(
     y_ptr, passed_ptr, x_ptr, residual_ptr, mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, gamma_ptr,
     beta_ptr, num_rows, num_channels, eps,
     FORWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr,
+    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """y = act((x − mean) · inverse_std · gamma + beta + residual), and the bits or values before act, if wanted.
 
     For inference the two are made from the running statistics here, and written down.
     """
+    _follow(PDL)
     num_lines, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
     lines, columns, mask, elements, inside = _tile(tl.program_id(0), num_lines, num_columns, BLOCK_M, BLOCK_N, EVEN)
     channels = _channels_of(columns, num_channels, FOLD)
@@ -189,12 +193,13 @@ def _backward_sums_kernel(
     partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     num_rows, num_channels,
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
+    FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """partial (2, part, channel): a part's Σ g and Σ g · (x − mean), g the gradient before the activation.
 
     g is the residual's gradient too, and is written if that is wanted. It is 0 outside of the matrix.
     """
+    _follow(PDL)
     num_lines, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
     index, num_parts = tl.program_id(0), tl.num_programs(0)
     num_blocks = tl.cdiv(num_lines, BLOCK_M)
@@ -226,12 +231,13 @@ def _backward_sums_kernel(
 @triton.jit(do_not_specialize=["num_parts"])
 def _parameter_grads_kernel(
     sums_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, partial_ptr, inverse_std_ptr, gamma_ptr,
-    num_parts, num_channels, TRAINING: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    num_parts, num_channels, TRAINING: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """sums (2, channel): the parts' sums put together; and the gradients of gamma, beta and the convolution's bias.
 
     In training the bias shifts the mean along with the values: its gradient is zero.
     """
+    _follow(PDL)
     parts = tl.arange(0, PARTS)
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = channels < num_channels
@@ -258,13 +264,14 @@ def _backward_kernel(
     grad_x_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, mean_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     sums_ptr, num_rows, num_channels,
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr, TRAINING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr,
+    BLOCK_N: tl.constexpr, FOLD: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the convolution's output and of the residual, which is g.
 
     grad_x = scale · (g − Σg / n − (x − mean) · inverse_std² · Σ(g · (x − mean)) / n), scale = inverse_std · gamma;
     without the sums in inference.
     """
+    _follow(PDL)
     num_lines, num_columns = _folded(num_rows, num_channels, FOLD, VECTOR)
     lines, columns, mask, elements, inside = _tile(tl.program_id(0), num_lines, num_columns, BLOCK_M, BLOCK_N, EVEN)
     channels = _channels_of(columns, num_channels, FOLD)

@@ -24,6 +24,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels import activation as activations
 from genesis.backends.cuda.ops.activation.kernels.fused import _activated, _through, _through_relu_kernel
@@ -34,88 +35,30 @@ from genesis.backends.cuda.ops.conv_bn_relu.kernels.conv_bn_relu import (
     _packed_places,
     _store_training_statistics,
 )
+from genesis.backends.cuda.ops.conv_bn_relu.kernels.expand_1x1_rows import (
+    _centred,
+    _in_eights,
+    _load_affine,
+    _load_block,
+    _load_centre,
+    _load_rest,
+    _load_rows,
+    _places,
+    _unscaled,
+)
 
 _SIZES = ["num_rows", "num_inputs", "num_outputs"]
-
-
-@triton.jit
-def _load_rows(ptr, rows, num_rows, channels, num_channels):
-    """ptr[rows, channels], 0 outside."""
-    inside = (rows < num_rows)[:, None] & (channels < num_channels)[None, :]
-    return tl.load(ptr + rows[:, None] * num_channels + channels[None, :], mask=inside, other=0)
-
-
-@triton.jit
-def _places(block, num_rows, channels, num_channels, BLOCK_M: tl.constexpr, EVEN: tl.constexpr):
-    """Offsets of a block of rows, and which of them there are. EVEN: all blocks are whole."""
-    first = tl.cast(block, tl.int64) * BLOCK_M
-    rows = tl.arange(0, BLOCK_M)
-    inside = tl.broadcast_to((channels < num_channels)[None, :], (BLOCK_M, channels.shape[0]))
-    if not EVEN:
-        inside = inside & (first + rows < num_rows)[:, None]
-    return first * num_channels + (rows[:, None] * num_channels + channels[None, :]), inside
-
-
-@triton.jit
-def _load_block(ptr, block, num_rows, channels, num_channels, BLOCK_M: tl.constexpr, EVEN: tl.constexpr):
-    """A block of rows, 0 outside."""
-    places, inside = _places(block, num_rows, channels, num_channels, BLOCK_M, EVEN)
-    return tl.load(ptr + places, mask=inside, other=0)
-
-
-@triton.jit
-def _centred(x, centre, block, num_rows, EVEN: tl.constexpr):
-    """A block of x less centre in float32, 0 outside; centre is 0 where there are no channels."""
-    d = x.to(tl.float32) - centre[None, :]
-    if not EVEN:
-        rows = tl.cast(block, tl.int64) * x.shape[0] + tl.arange(0, x.shape[0])
-        d = tl.where((rows < num_rows)[:, None], d, 0)
-    return d
-
-
-@triton.jit
-def _load_centre(state_ptr, inputs, num_inputs, dtype: tl.constexpr):
-    """The input's mean, and as the matrix unit takes it."""
-    centre = tl.load(state_ptr + inputs, mask=inputs < num_inputs, other=0)
-    return centre, centre.to(dtype)
-
-
-@triton.jit
-def _load_rest(state_ptr, outputs, num_inputs, num_outputs):
-    """W·(mean − mean as the matrix unit takes it)."""
-    rest_ptr = state_ptr + (1 + num_outputs) * num_inputs
-    return tl.load(rest_ptr + outputs, mask=outputs < num_outputs, other=0)
-
-
-@triton.jit
-def _unscaled(x, weight, short, rest):
-    """u − mean(u) of a block of rows.
-
-    What is subtracted comes from the same products as what it is subtracted from, so that in a channel that does not
-    vary nothing is left of their rounding.
-    """
-    mean = tl.dot(tl.broadcast_to(short[None, :], x.shape), tl.trans(weight))
-    return tl.dot(x, tl.trans(weight)) - (mean + rest[None, :])
-
-
-@triton.jit
-def _load_affine(inverse_std_ptr, gamma_ptr, beta_ptr, outputs, num_outputs):
-    """Scale and shift of what is centred."""
-    mask = outputs < num_outputs
-    scale = _load_scale(inverse_std_ptr, gamma_ptr, outputs, mask, tl.float32)
-    beta = tl.zeros_like(scale)
-    if beta_ptr is not None:
-        beta += tl.load(beta_ptr + outputs, mask=mask, other=0).to(tl.float32)
-    return scale, beta
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_channels"])
 def _gram_kernel(
     partial_ptr, x_ptr, num_rows, num_channels,
-    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """partial (part, C + 1, C): Σ d·dᵀ over a part's rows and below it Σ d, d = x − x[0]. VECTOR divides C."""
-    num_channels = num_channels // VECTOR * VECTOR
+    """partial (part, C + 1, C): Σ d·dᵀ over a part's rows and below it Σ d, d = x − x[0]."""
+    _follow(PDL)
+    num_channels = _in_eights(num_channels)
     part, num_parts = tl.program_id(0), tl.num_programs(0)
     channels = tl.arange(0, BLOCK_C)
     there = channels < num_channels
@@ -135,8 +78,11 @@ def _gram_kernel(
 
 
 @triton.jit(do_not_specialize=["num_parts"])
-def _join_parts_kernel(out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def _join_parts_kernel(
+    out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     """out = Σ partial (part, size) over the parts."""
+    _follow(PDL)
     parts = tl.arange(0, PARTS).to(tl.int64)
     elements = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = (parts < num_parts)[:, None] & (elements < size)[None, :]
@@ -148,12 +94,13 @@ def _join_parts_kernel(out_ptr, partial_ptr, num_parts, size, PARTS: tl.constexp
 def _wide_statistics_kernel(
     mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, state_ptr, gram_ptr, x_ptr, weight_ptr,
     bias_ptr, momentum, num_rows, num_inputs, num_outputs, eps,
-    PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """state: C of the input's mean, (K, C) of V = W·Cov(x), and K of W times what bfloat16 loses of that mean.
 
     From them the statistics of the output.
     """
+    _follow(PDL)
     outputs = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     inputs = tl.arange(0, BLOCK_C)
     mask, there = outputs < num_outputs, inputs < num_inputs
@@ -185,16 +132,16 @@ def _wide_statistics_kernel(
 def _wide_forward_kernel(
     y_ptr, passed_ptr, x_ptr, weight_ptr, residual_ptr, state_ptr, inverse_std_ptr, gamma_ptr, beta_ptr,
     num_rows, num_inputs, num_outputs, FORWARD: tl.constexpr, NUMBER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, VECTORS: tl.constexpr,
-    STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """y = act((x − mean(x))·Wᵀ · inverse_std · gamma + beta + residual), and if wanted what the backward needs of the
     value before act: of ReLU's where it is positive, of others' itself.
 
     A program keeps a block of the weight and walks over blocks of rows; neighbours share rows, which stay in the cache.
-    VECTORS: factors of the numbers of inputs and outputs.
     """
-    num_inputs, num_outputs = num_inputs // VECTORS[0] * VECTORS[0], num_outputs // VECTORS[1] * VECTORS[1]
+    _follow(PDL)
+    num_inputs, num_outputs = _in_eights(num_inputs), _in_eights(num_outputs)
     num_blocks = tl.cdiv(num_outputs, BLOCK_K)
     first = tl.program_id(0) % num_blocks * BLOCK_K
     outputs = first + tl.arange(0, BLOCK_K)
@@ -251,11 +198,12 @@ def _passed_grad(
 def _wide_products_kernel(
     partial_ptr, grad_residual_ptr, grad_ptr, passed_ptr, x_ptr, weight_ptr, state_ptr, inverse_std_ptr, gamma_ptr,
     beta_ptr, num_rows, num_inputs, num_outputs, BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, VECTORS: tl.constexpr,
-    STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """partial (part, C + 1, K): P = Σ x̃·gᵀ over a part's rows and below it Σ g; and g, if the residual wants it."""
-    num_inputs, num_outputs = num_inputs // VECTORS[0] * VECTORS[0], num_outputs // VECTORS[1] * VECTORS[1]
+    _follow(PDL)
+    num_inputs, num_outputs = _in_eights(num_inputs), _in_eights(num_outputs)
     part, num_parts = tl.program_id(0), tl.num_programs(0)
     first = tl.program_id(1) * BLOCK_K
     outputs = first + tl.arange(0, BLOCK_K)
@@ -304,10 +252,11 @@ def _load_products(
 def _wide_parameter_grads_kernel(
     grad_weight_ptr, grad_gamma_ptr, grad_beta_ptr, grad_bias_ptr, scaled_ptr, projection_ptr, constant_ptr,
     products_ptr, state_ptr, weight_ptr, inverse_std_ptr, gamma_ptr, num_rows, num_inputs, num_outputs,
-    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_L: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_L: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the parameters and scaled = s·W; beside them, by further programs, what the input's gradient takes:
     projection (C, C) = −Wᵀ·diag(s · inverse_std · t / n)·W, BLOCK_I rows of it each, and constant = (s · Σg / n)·W."""
+    _follow(PDL)
     inputs = tl.arange(0, BLOCK_C)
     there = inputs < num_inputs
     num_blocks = tl.cdiv(num_outputs, BLOCK_K)
@@ -359,11 +308,12 @@ def _wide_input_grad_kernel(
     grad_input_ptr, addend_ptr, grad_ptr, passed_ptr, x_ptr, weight_ptr, state_ptr, inverse_std_ptr, gamma_ptr,
     beta_ptr, scaled_ptr, projection_ptr, constant_ptr, num_rows, num_inputs, num_outputs,
     BACKWARD: tl.constexpr, NUMBER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, VECTORS: tl.constexpr,
-    STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """grad_x = g·scaled + x̃·projection − constant, plus addend, (rows, inputs), or None."""
-    num_inputs, num_outputs = num_inputs // VECTORS[0] * VECTORS[0], num_outputs // VECTORS[1] * VECTORS[1]
+    _follow(PDL)
+    num_inputs, num_outputs = _in_eights(num_inputs), _in_eights(num_outputs)
     block, inputs = tl.program_id(0), tl.arange(0, BLOCK_C)
     x = _load_block(x_ptr, block, num_rows, inputs, num_inputs, BLOCK_M, EVEN)
     centre, short = _load_centre(state_ptr, inputs, num_inputs, x.dtype)
@@ -395,7 +345,7 @@ def _specimens():
     short, wide, bits = dtypes.bfloat16, dtypes.float32, dtypes.uint8
     sizes = (3000, 64, 256)
     rows = {"EVEN": False, "STAGES": 3}
-    tile = {**rows, "BLOCK_M": 64, "BLOCK_K": 128, "BLOCK_C": 64, "VECTORS": (8, 8), "num_warps": 4}
+    tile = {**rows, "BLOCK_M": 64, "BLOCK_K": 128, "BLOCK_C": 64, "num_warps": 4}
     small = {"BLOCK_K": 16, "BLOCK_C": 64}
     relu = {"BACKWARD": _through_relu_kernel, "NUMBER": None}
     silu = {"BACKWARD": activations._silu_16_bit_backward_kernel, "NUMBER": None}
@@ -403,7 +353,7 @@ def _specimens():
     norm = (wide,) * 4  # state, inverse deviation, gamma, beta
     backwards = ((None, short, bits, relu), (None, short, None, silu), (short, short, short, silu))
     return [
-        Specimen(_gram_kernel, (wide, short, 3000, 64), {**rows, "BLOCK_M": 128, "BLOCK_C": 64, "VECTOR": 8}),
+        Specimen(_gram_kernel, (wide, short, 3000, 64), {**rows, "BLOCK_M": 128, "BLOCK_C": 64}),
         Specimen(_join_parts_kernel, (wide, wide, 100, 4160), {"PARTS": 128, "BLOCK": 32}),
         Specimen(
             _wide_statistics_kernel, (*(wide,) * 4, dtypes.int64, wide, wide, short, short, wide, 0.1, *sizes, 1e-5),

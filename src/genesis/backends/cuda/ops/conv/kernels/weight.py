@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
@@ -13,9 +14,10 @@ def _weight_kernel(
     out_ptr, weight_ptr,  # (filters, channels, kernel height, kernel width), with the strides below
     num_elements, num_channels, kernel_height, kernel_width,
     out_filter, out_channel, out_row, out_column, filter_stride, channel_stride, row_stride, column_stride,
-    COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out = weight."""
+    _follow(PDL)
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
     channels, rest = elements % num_channels, elements // num_channels

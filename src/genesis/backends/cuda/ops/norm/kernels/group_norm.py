@@ -12,6 +12,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels.activation import _silu_backward_kernel, _silu_kernel
 from genesis.backends.cuda.ops.activation.kernels.fused import _activated, _through
@@ -54,11 +55,13 @@ def _group_moments_kernel(
     WIDTH: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Per sample, split, and WIDTH channels of one group: the mean and Σ (x − mean)².
 
     Of deviations from a channel's mean in the first tile: a mean far from 0 cancels nothing, nor does a first value.
     """
+    _follow(PDL)
     sample, split, channels = _tile(tl.program_id(0), num_channels, num_splits, WIDE, BLOCK_CHANNELS)
     channel_mask = (channels < num_channels)[None, :]
     lanes = tl.arange(0, BLOCK_PLACES)
@@ -123,8 +126,10 @@ def _group_statistics_kernel(
     WIDTH: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_ITEMS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Merge the parts of each row, a sample's group: those of all splits."""
+    _follow(PDL)
     rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     row_mask = rows < num_rows
     num_items = num_splits * parts_per_group
@@ -175,7 +180,9 @@ def _group_apply_kernel(
     WIDE: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    _follow(PDL)
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     sample, block, channels = _tile(program, num_channels, num_blocks, WIDE, BLOCK_CHANNELS)
     channel_mask = channels < num_channels
@@ -230,8 +237,10 @@ def _group_sums_kernel(
     WIDE: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Per sample and split: Σ grad of all channels, then Σ grad·(x − mean) of all."""
+    _follow(PDL)
     sample, split, channels = _tile(tl.program_id(0), num_channels, num_splits, WIDE, BLOCK_CHANNELS)
     channel_mask = channels < num_channels
     at = sample * (num_channels // per_group) + channels // per_group
@@ -260,25 +269,13 @@ def _group_sums_kernel(
 
 @triton.jit
 def _group_gradients_kernel(
-    average_ptr,
-    slope_ptr,
-    grad_weight_ptr,
-    grad_bias_ptr,
-    sums_ptr,
-    inverse_std_ptr,
-    weight_ptr,
-    num_samples,
-    num_groups,
-    per_group,
-    num_programs,
-    scale,
-    COMPUTE: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_MEMBERS: tl.constexpr,
-    BLOCK_SAMPLES: tl.constexpr,
-    BLOCK_CHANNELS: tl.constexpr,
-):
+    average_ptr, slope_ptr, grad_weight_ptr, grad_bias_ptr, sums_ptr, inverse_std_ptr, weight_ptr,
+    num_samples, num_groups, per_group, num_programs, scale,
+    COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_MEMBERS: tl.constexpr, BLOCK_SAMPLES: tl.constexpr,
+    BLOCK_CHANNELS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """By the first programs, the averages over a sample's groups; by the others, gradients of weight and bias."""
+    _follow(PDL)
     num_channels = num_groups * per_group
     if tl.program_id(0) < num_programs:
         if average_ptr is not None:  # else there are no such programs
@@ -344,8 +341,10 @@ def _group_apply_backward_kernel(
     WIDE: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """r·(grad·w − average − (x − mean)·r²·slope): averages of grad·w and grad·w·(x − mean)."""
+    _follow(PDL)
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     sample, block, channels = _tile(program, num_channels, num_blocks, WIDE, BLOCK_CHANNELS)
     channel_mask = channels < num_channels

@@ -5,6 +5,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels.activation import _silu_backward_kernel, _silu_kernel
 from genesis.backends.cuda.ops.activation.kernels.fused import _activated
@@ -53,7 +54,9 @@ def _whole_group_kernel(
     WIDE: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    _follow(PDL)
     _, channels, channel_mask, offsets, mask = _group(
         num_places, num_groups, place_step, channel_step, PER_GROUP, WIDE, BLOCK_PLACES, BLOCK_CHANNELS
     )
@@ -93,8 +96,10 @@ def _whole_group_backward_kernel(
     WIDE: tl.constexpr,
     BLOCK_PLACES: tl.constexpr,
     BLOCK_CHANNELS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """The input's gradient; and per channel, for those of weight and bias, Σ grad and Σ grad·(x − mean)."""
+    _follow(PDL)
     sample, channels, channel_mask, offsets, mask = _group(
         num_places, num_groups, place_step, channel_step, PER_GROUP, WIDE, BLOCK_PLACES, BLOCK_CHANNELS
     )

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.backends.cuda.ops.pooling.kernels.pooling import _SIZES, _element, _lanes, _last_window, _window
@@ -34,11 +35,13 @@ def _max_pool_kernel(
     LOWEST: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """The first of equals; NaN wins. found: places if PLACES, else indices, or None.
 
     A window that lies in the padding altogether finds nothing, −1: the last place, which no element of the input has.
     """
+    _follow(PDL)
     index, mask = _lanes(num_elements, WIDE, BLOCK)
     image, channel, row, column = _element(index, num_channels, out_size, CHANNELS_LAST)
     top, bottom = _window(row, out_size[0], size[0], kernel[0], stride[0], padding[0], dilation[0], ADAPTIVE)
@@ -89,11 +92,13 @@ def _max_pool_pixels_kernel(
     WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """The same where channels lie side by side, with places or None: what is computed for a pixel serves them all.
 
     x_strides: (image, row, column).
     """
+    _follow(PDL)
     block = tl.program_id(0)
     if WIDE:
         block = block.to(tl.int64)
@@ -157,8 +162,10 @@ def _max_pool_backward_kernel(
     COMPUTE: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """grad where a window found this element. reach: how many windows it can lie in, along each axis."""
+    _follow(PDL)
     index, mask = _lanes(num_elements, WIDE, BLOCK)
     image, channel, row, column = _element(index, num_channels, size, CHANNELS_LAST)
     bottom = _last_window(row, out_size[0], size[0], stride[0], padding[0], ADAPTIVE)
@@ -186,31 +193,17 @@ def _max_pool_backward_kernel(
 
 @triton.jit(do_not_specialize=["num_cells", "cells", "out_size", "size"])
 def _max_pool_backward_cells_kernel(
-    out_ptr,
-    grad_ptr,
-    places_ptr,
-    num_cells,
-    num_channels,
-    cells,
-    out_size,
-    size,
-    grad_strides,
-    places_strides,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PADDING: tl.constexpr,
-    DILATION: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    out_ptr, grad_ptr, places_ptr, num_cells, num_channels, cells, out_size, size, grad_strides, places_strides,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr,
+    COMPUTE: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """The same from places, into an array whose channels lie side by side, or with one, for windows of few elements.
 
     A cell is the pixels from the first of one window to the first of the next. They lie in the same windows, which are
     loaded once; which of a window's elements a pixel is, is known when this is compiled.
     cells: how many there are along each axis of a plane; they cover the input and the padding before it.
     """
+    _follow(PDL)
     HEIGHT: tl.constexpr = STRIDE[0]  # of a cell
     WIDTH: tl.constexpr = STRIDE[1]
     BOTTOM: tl.constexpr = (KERNEL[0] - 1) * DILATION[0] + 1  # of a window, counted from its first pixel

@@ -11,6 +11,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
@@ -104,7 +105,9 @@ def _avg_pool_kernel(
     COMPUTE: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    _follow(PDL)
     index, mask = _lanes(num_elements, WIDE, BLOCK)
     image, channel, row, column = _element(index, num_channels, out_size, CHANNELS_LAST)
     top, bottom = _window(row, out_size[0], size[0], kernel[0], stride[0], padding[0], 1, ADAPTIVE)
@@ -145,8 +148,10 @@ def _avg_pool_backward_kernel(
     COMPUTE: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """The windows that an element lies in, each one's grad shared out. reach: how many there can be along each axis."""
+    _follow(PDL)
     index, mask = _lanes(num_elements, WIDE, BLOCK)
     image, channel, row, column = _element(index, num_channels, size, CHANNELS_LAST)
     last_row = _last_window(row, out_size[0], size[0], stride[0], padding[0], ADAPTIVE)
@@ -179,11 +184,13 @@ def _plane_mean_kernel(
     COMPUTE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One window, the whole plane, where channels lie side by side: (image, pixel, channel) → (image, channel).
 
     Programs: images · num_blocks (of BLOCK_N channels), each of which takes BLOCK_M pixels at a time.
     """
+    _follow(PDL)
     image = (tl.program_id(0) // num_blocks).to(tl.int64)
     channels = tl.program_id(0) % num_blocks * BLOCK_N + tl.arange(0, BLOCK_N)
     pixels = tl.arange(0, BLOCK_M)
@@ -213,6 +220,7 @@ def _adaptive_avg_pool_backward_pixels_kernel(
     COMPUTE: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Gradient of adaptive windows, where channels lie side by side. A program has a part of a row.
 
@@ -221,6 +229,7 @@ def _adaptive_avg_pool_backward_pixels_kernel(
 
     Programs: images · height · num_parts (of COLUMNS columns) · num_blocks (of BLOCK channels).
     """
+    _follow(PDL)
     channels = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
     present = channels < num_channels
     part = tl.program_id(0) // num_blocks

@@ -4,19 +4,21 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 
 
 @triton.jit
 def _widen_kernel(
     out_ptr, x_ptr, height, width, num_channels, top, left, out_height, out_width,
-    FOLD: tl.constexpr, OUT_CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    FOLD: tl.constexpr, OUT_CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out (N, out_height, out_width, FOLD, OUT_CHANNELS) = x (N, height, width, num_channels), with zeros around it.
 
     Row y of x, moved down by top, is row (y + top) % FOLD of the pixels of row (y + top) // FOLD; all is moved right by
     left. One program per row of out.
     """
+    _follow(PDL)
     row = tl.program_id(0)
     first_y = row % out_height * FOLD - top
     x_ptr += (row // out_height).to(tl.int64) * height * width * num_channels
@@ -34,12 +36,13 @@ def _widen_kernel(
 @triton.jit
 def _narrow_kernel(
     out_ptr, x_ptr, height, width, num_channels, wide_height, num_terms,
-    FOLD: tl.constexpr, WIDE_CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    FOLD: tl.constexpr, WIDE_CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out (N, height, width, num_channels) = what _widen_kernel, without moving it, would turn into x.
 
     A row of x has num_terms elements, (…, FOLD, WIDE_CHANNELS). One program per row of out.
     """
+    _follow(PDL)
     row = tl.program_id(0)
     y = row % height
     out_ptr += row.to(tl.int64) * width * num_channels

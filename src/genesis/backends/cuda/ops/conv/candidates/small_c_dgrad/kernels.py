@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 
 _SIZES = ["num_rows", "num_strips", "rounds_per_strip", "num_inputs", "out_size", "size"]
@@ -85,12 +86,14 @@ def _small_c_dgrad_kernel(
     ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program per ROWS rows of i, counted through all images, and strip of their columns; STEPS pixels a round.
 
     out (N, size, num_inputs), of which it computes RESIDUES rows of residues; grad (N, out_size, OUTPUTS);
     weight (num_inputs, taps in reverse, OUTPUTS). The window of pixel i begins at pixel i + LOW.
     """
+    _follow(PDL)
     rows = tl.program_id(0) // num_strips * ROWS + tl.arange(0, ROWS)
     begin = tl.program_id(0) % num_strips * rounds_per_strip * STEPS
     end = tl.minimum(begin + rounds_per_strip * STEPS, tl.cdiv(size[1], STRIDE_X))

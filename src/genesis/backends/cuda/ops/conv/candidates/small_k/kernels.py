@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.kernels.epilogue import _activated, _biased
 
@@ -43,8 +44,10 @@ def _small_k_kernel(
     TAPS_X: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program per BLOCK_M pixels, all outputs."""
+    _follow(PDL)
     pixels = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     pixel_mask = pixels < num_pixels
     image, row, column = _place(pixels, out_size)
@@ -93,8 +96,10 @@ def _small_k_input_grad_kernel(
     TAPS_X: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program per BLOCK_M of the input's pixels and BLOCK_C of its channels. out_size: of the gradient given."""
+    _follow(PDL)
     pixels = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     pixel_mask = pixels < num_pixels
     image, row, column = _place(pixels, size)
@@ -138,8 +143,10 @@ def _small_k_weight_grad_kernel(
     TAPS_X: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program per output and tap, per split of the pixels, per BLOCK_C channels. out: (splits, weight), float32."""
+    _follow(PDL)
     output = tl.program_id(0) // (TAPS_Y * TAPS_X)
     tap = tl.program_id(0) % (TAPS_Y * TAPS_X)
     split = tl.program_id(1)

@@ -4,18 +4,20 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 
 
 @triton.jit
 def _gather_weight_kernel(
-    out_ptr, weight_ptr, num_inputs, num_outputs, taps, stride, start, window, BLOCK: tl.constexpr
-):
+    out_ptr, weight_ptr, num_inputs, num_outputs, taps, stride, start, window, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """out (…, window[0], window[1], num_outputs) = the taps that position residue + i · stride meets at pixel i + t.
 
     weight (num_outputs, taps[0], taps[1], num_inputs). Of out, (residue_y · stride[1] + residue_x) · num_inputs + c is
     of channel c, and at t there is tap start + residue − t · stride, or zeros. One program per row.
     """
+    _follow(PDL)
     row = tl.program_id(0)
     tap_y = row // window[1] % window[0]
     tap_x = row % window[1]
@@ -35,12 +37,13 @@ def _gather_weight_kernel(
 
 @triton.jit
 def _shuffle_pixels_kernel(
-    out_ptr, x_ptr, size, num_channels, x_size, num_wide, stride, first_pixel, BLOCK: tl.constexpr
-):
+    out_ptr, x_ptr, size, num_channels, x_size, num_wide, stride, first_pixel, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """out (N, size[0], size[1], num_channels): its pixel (i · stride + residue) has the channels of that residue.
 
     x (N, x_size[0], x_size[1], num_wide); pixel i is pixel i + first_pixel there. One program per row of out.
     """
+    _follow(PDL)
     row = tl.program_id(0)
     y = row % size[0]
     x_ptr += (row // size[0] * x_size[0] + y // stride[0] + first_pixel[0]).to(tl.int64) * x_size[1] * num_wide

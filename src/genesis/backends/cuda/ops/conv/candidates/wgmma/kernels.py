@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.triton import Specimen
 
 _INFINITY: tl.constexpr = tl.constexpr(0x7F800000)  # the magnitudes from here up are no numbers
@@ -86,11 +87,13 @@ def _split_weight_kernel(
     PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Both parts of a weight: (rows, taps, PADDED) without gaps, channels in _permuted's order; or the high ones only.
 
     inverse (rows): 2 ** −RAISED / scale. strides: (row, tap, channel) of the weight. One program per ROWS rows.
     """
+    _follow(PDL)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row_mask = rows < num_rows
     row_size = num_taps * PADDED

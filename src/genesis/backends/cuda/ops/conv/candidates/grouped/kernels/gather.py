@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import _beyond_parts, _pixel
@@ -107,6 +108,7 @@ def _grouped_conv_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program per tile of results × the channels of PACK groups.
 
@@ -114,6 +116,7 @@ def _grouped_conv_kernel(
     *weight_taps, IN), or (num_groups · IN, *weight_taps, OUT) if TRANSPOSED. WHOLE: PACK divides num_groups.
     STATISTICS: (3, pixel tile, channel) as engine.candidate.Parts says. PRECISION: "multiply-adds", or one of tl.dot.
     """
+    _follow(PDL)
     group_tiles = tl.cdiv(num_groups, PACK)
     program = tl.program_id(0)
     pixel_tile = program // group_tiles

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.matmul.kernels import _grouped
@@ -87,12 +88,14 @@ def _conv_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program per tile of results × channels of one group.
 
     Pairs are (height, width), strides (image, channel, height, width), weight_strides (output, input, height, width);
     num_outputs and num_inputs count the channels of a group. FLAT: taps and few channels are summed as one dimension.
     """
+    _follow(PDL)
     pixel_tiles = tl.cdiv(num_pixels, BLOCK_M)
     channel_tiles = tl.cdiv(num_outputs, BLOCK_N)
     program = tl.program_id(0)
@@ -205,11 +208,13 @@ def _depthwise_kernel(
     WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Groups with one channel on the weight's input side: a channel takes one input, or a few (input gradient).
 
     weight_strides: (channel, height, width). Of outputs_per_input and inputs_per_output one is 1.
     """
+    _follow(PDL)
     pixels = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     pixel_mask = pixels < num_pixels

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
+from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import SIZES, _beyond_parts, _pixel
@@ -39,11 +40,13 @@ def _conv_weight_grad_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program per tile of output channels × (tap, input channels) of one group, and per split of the pixels.
 
     out_strides: (split, output, input, height, width). FLAT: a tile crosses taps; else it lies in one.
     """
+    _follow(PDL)
     output_tiles = tl.cdiv(num_outputs, BLOCK_M)
     if FLAT:
         input_tiles = tl.cdiv(taps[0] * taps[1] * num_inputs, BLOCK_N)
@@ -144,8 +147,10 @@ def _depthwise_weight_grad_kernel(
     WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program per tap, split of the pixels and block of channels. out_strides: as _conv_weight_grad_kernel's."""
+    _follow(PDL)
     tap = tl.program_id(0) // num_splits
     split = tl.program_id(0) % num_splits
     tap_row = tap // taps[1]
@@ -176,8 +181,11 @@ def _depthwise_weight_grad_kernel(
 
 
 @triton.jit(do_not_specialize=["num_splits"])
-def _sum_splits_kernel(out_ptr, partial_ptr, num_splits, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr):
+def _sum_splits_kernel(
+    out_ptr, partial_ptr, num_splits, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     """out (element) = the sum of partial (split, element), in the order of the splits."""
+    _follow(PDL)
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
     total = tl.zeros((BLOCK,), COMPUTE)

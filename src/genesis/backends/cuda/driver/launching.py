@@ -29,6 +29,7 @@ _STREAM_PLACE = 32
 _ATTRIBUTE = "<I4x3I52x"  # which, and its value: a union, of which no attribute here takes more than three numbers
 _NO_CONTEXT = int(cu.CUresult.CUDA_ERROR_INVALID_CONTEXT)
 
+OVERLAPS_FROM = 90  # the least compute capability with programmatic dependent launch, see launch/overlap.py
 FORMATS = {  # of slots of 8 bytes, by the types of arguments
     "*": "Q",
     "i1": "b7x",

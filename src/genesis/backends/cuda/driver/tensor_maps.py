@@ -14,7 +14,7 @@ from cuda.bindings import driver as cu
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.interface import AddressLaunch, GpuDriver, KernelError
-from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher
+from genesis.backends.cuda.driver.launching import OVERLAPS_FROM, Block, Configuration, Launcher, attribute
 from genesis.dtypes import DType
 
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
@@ -83,19 +83,24 @@ class Box(NamedTuple):
 
 
 class MapKernel:
-    """A function of a cubin that takes tensor maps, then addresses, then a structure, all by value."""
+    """A function of a cubin that takes tensor maps, then addresses, then a structure, all by value.
+
+    From Hopper on it comes up while the kernel before it runs, and calls follow() of overlap.cuh before it reads.
+    """
 
     def __init__(self, device: int, name: str, cubin: bytes, shared: int) -> None:
         """shared: bytes of dynamic shared memory that it is launched with."""
         here = driver.gpu()
         self._launcher = Launcher(here, device, _function(here, name, cubin, shared, device), name)
         self._shared = shared
+        overlaps = here.properties(device).compute_capability >= OVERLAPS_FROM
+        self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if overlaps else []
 
     def prepare(
         self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes
     ) -> AddressLaunch:
         """run(stream, *addresses): of the arrays that the maps describe, then num_addresses more."""
-        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared)
+        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared, self._attributes)
         launch, num_maps = self._launcher.launch, len(maps)
         known: dict[tuple[int, ...], Block] = {}  # by stream and addresses
 

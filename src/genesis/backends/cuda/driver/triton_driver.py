@@ -22,6 +22,7 @@ from triton.runtime import driver as triton_runtime
 from genesis.backends.cuda.driver import deferred
 from genesis.backends.cuda.driver.current import current_handle
 from genesis.backends.cuda.driver.interface import GpuDriver, Signature
+from genesis.backends.cuda.driver.launching import OVERLAPS_FROM
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction, CUmodule
@@ -59,7 +60,6 @@ class _Compiling:
 
 
 _shared = _Compiling()
-OVERLAPS_FROM = 90  # the least compute capability with programmatic dependent launch
 
 
 def compile_kernel(kernel: JITFunction, signature: Signature, compute_capability: int) -> CompiledKernel:

@@ -174,8 +174,8 @@ def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
         path, source = Path(folder), kernel.source(name)
         (path / "conversions.cuh").write_text(_CONVERSIONS)
         (path / "instructions.cuh").write_text(_INSTRUCTIONS)
-        (path / "depthwise.cuh").write_text((source.parent / "depthwise.cuh").read_text())
-        (path / source.name).write_text(source.read_text())
+        for each in (source, source.parent / "depthwise.cuh", source.parent.parent / "overlap.cuh"):
+            (path / each.name).write_text(each.read_text().replace("../overlap.cuh", "overlap.cuh"))
         (path / "host.cpp").write_text(_HOST)
         defined = [f"-D{macro}={value}" for macro, value in macros]
         command = ["g++", "-std=c++17", "-O0", "-w", "-fno-strict-aliasing", "-fPIC", "-shared"]

@@ -166,6 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int worker = threadIdx.x / g.lanes, lane = threadIdx.x - worker * g.lanes;
   const int part = blockIdx.x / g.slices, first_group = (blockIdx.x - part * g.slices) * g.lanes;
   const int group = first_group + lane, pitch = g.lanes * WEIGHTS;
+  follow();
   {
     const int from = first_group * WEIGHTS, left = g.num_weights - from;
     const int channels = left < pitch ? left : pitch;

@@ -17,6 +17,7 @@
 // Macros: DTYPE 1 float16 | 2 bfloat16; INPUT_GRAD; TAPS_Y, TAPS_X (at most 9); PADDING_Y, PADDING_X; TILES_X by TILES_Y tiles of a warp, 16
 // columns x 8 rows each; WARPS_X, WARPS_Y of them in a block, for each of GROUPS of eight channels; CHANNELS; BIAS, RESIDUAL,
 // RELU: of the epilogue.
+#include "../overlap.cuh"
 #include "instructions.cuh"
 
 struct Geometry {
@@ -65,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
   const u32* my_taps = taps + group * (8 * TAPS_Y * SHIFTS) + 2 * pair_of_8 - row_of_8 - LEAST;
   const int my_row = warp_y * (TILES_Y * 8), my_column = warp_x * (TILES_X * 16);
   const uint4* my_pixels = patch + (my_row + row_of_8) * LINE + (my_column + 2 * pair_of_8) * PIXEL + group;
+  follow();
 
   for (int iteration = 0; iteration < g.iterations; ++iteration) {
     const int unit = block * g.iterations + iteration;

@@ -1,6 +1,7 @@
 // Barriers in shared memory, and copies of the tensor memory accelerator (TMA): loads complete on a barrier, stores in
 // groups.
 #pragma once
+#include "../overlap.cuh"
 
 typedef unsigned short u16;
 typedef unsigned int u32;

@@ -228,6 +228,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
+  follow();
   const int chunks = (g.num_inputs + BK - 1) / BK, row_steps = g.taps_x * chunks;
   const int units = (g.num_outputs + BN - 1) / BN * ((g.num_pixels + BM - 1) / BM) * g.num_splits;
   if (group == 0) {

@@ -50,9 +50,11 @@ def _tile(block, num_rows, num_columns, BLOCK_M: tl.constexpr, BLOCK_N: tl.const
 def _count_of(index, num_parts, num_rows, BLOCK_M: tl.constexpr):
     """How many rows program `index` of num_parts sums: blocks index, index + num_parts, …, the last one cut off."""
     num_blocks = tl.cdiv(num_rows, BLOCK_M)
-    blocks = (num_blocks - index + num_parts - 1) // num_parts
-    has_last = (num_blocks - 1 - index) % num_parts == 0
-    return blocks * BLOCK_M - tl.where(has_last, num_blocks * BLOCK_M - num_rows, 0)
+    rounds = num_blocks // num_parts  # divided once, and not for each index
+    left = num_blocks - rounds * num_parts
+    last = tl.where(left > 0, left, num_parts) - 1  # the program that has the last block
+    blocks = rounds + tl.where(index < left, 1, 0)
+    return blocks * BLOCK_M - tl.where(index == last, num_blocks * BLOCK_M - num_rows, 0)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_channels"])

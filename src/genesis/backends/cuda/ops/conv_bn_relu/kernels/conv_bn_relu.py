@@ -49,9 +49,20 @@ def _load_passed(passed_ptr, rows, first_channel, num_rows, num_channels, BLOCK_
 
 
 @triton.jit
+def _load_running(running_mean_ptr, running_var_ptr, channels, mask, dtype: tl.constexpr):
+    """The running statistics, or None; to be loaded first, as a load waits for half a microsecond."""
+    if running_mean_ptr is None:
+        mean, var = None, None
+    else:
+        mean = tl.load(running_mean_ptr + channels, mask=mask, other=0).to(dtype)
+        var = tl.load(running_var_ptr + channels, mask=mask, other=0).to(dtype)
+    return mean, var
+
+
+@triton.jit
 def _store_training_statistics(
-    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, channels, mask, mean, var, num_rows,
-    momentum, eps
+    mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, running_mean, running_var, channels, mask,
+    mean, var, num_rows, momentum, eps
 ):  # fmt: skip
     """Writes what a batch's mean and variance come to, moves the running statistics, and counts the batch."""
     if count_ptr is not None:
@@ -61,13 +72,11 @@ def _store_training_statistics(
     tl.store(mean_ptr + channels, mean, mask=mask)
     tl.store(inverse_std_ptr + channels, libdevice.rcp_rn(libdevice.sqrt_rn(var + eps)), mask=mask)
     if running_mean_ptr is not None:
-        running = tl.load(running_mean_ptr + channels, mask=mask, other=0).to(mean.dtype)
-        running += momentum * (mean - running)
-        tl.store(running_mean_ptr + channels, running.to(running_mean_ptr.dtype.element_ty), mask=mask)
+        running_mean += momentum * (mean - running_mean)
+        tl.store(running_mean_ptr + channels, running_mean.to(running_mean_ptr.dtype.element_ty), mask=mask)
         unbiased = var * libdevice.div_rn(num_rows.to(mean.dtype), (num_rows - 1).to(mean.dtype))
-        running = tl.load(running_var_ptr + channels, mask=mask, other=0).to(mean.dtype)
-        running += momentum * (unbiased - running)
-        tl.store(running_var_ptr + channels, running.to(running_var_ptr.dtype.element_ty), mask=mask)
+        running_var += momentum * (unbiased - running_var)
+        tl.store(running_var_ptr + channels, running_var.to(running_var_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_parts", "momentum", "eps"])
@@ -88,6 +97,7 @@ def _training_statistics_kernel(
     inside = (parts < num_parts)[:, None] & mask[None, :]
     elements = parts[:, None] * num_channels + channels[None, :]
     plane = num_parts * num_channels
+    running = _load_running(running_mean_ptr, running_var_ptr, channels, mask, partial_ptr.dtype.element_ty)
     origin = tl.load(partial_ptr + channels, mask=mask, other=0)
     means = tl.load(partial_ptr + elements, mask=inside, other=0) - origin[None, :]  # small numbers lose nothing
     means += tl.load(partial_ptr + plane + elements, mask=inside, other=0)
@@ -100,8 +110,8 @@ def _training_statistics_kernel(
     var = libdevice.div_rn(tl.sum(squares + deviations * deviations * counts, axis=0), rows)
     mean = shifted + origin
     _store_training_statistics(
-        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, channels, mask, mean, var, num_rows,
-        momentum, eps,
+        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, running[0], running[1], channels, mask,
+        mean, var, num_rows, momentum, eps,
     )  # fmt: skip
 
 
@@ -243,11 +253,11 @@ def _parameter_grads_kernel(
     mask = channels < num_channels
     inside = (parts < num_parts)[:, None] & mask[None, :]
     elements = parts[:, None] * num_channels + channels[None, :]
+    inverse_std = tl.load(inverse_std_ptr + channels, mask=mask, other=0).to(sums_ptr.dtype.element_ty)
     total = tl.sum(tl.load(partial_ptr + elements, mask=inside, other=0), axis=0)
     products = tl.sum(tl.load(partial_ptr + num_parts * num_channels + elements, mask=inside, other=0), axis=0)
     tl.store(sums_ptr + channels, total, mask=mask)
     tl.store(sums_ptr + num_channels + channels, products, mask=mask)
-    inverse_std = tl.load(inverse_std_ptr + channels, mask=mask, other=0).to(total.dtype)
     if grad_gamma_ptr is not None:
         tl.store(grad_gamma_ptr + channels, (products * inverse_std).to(grad_gamma_ptr.dtype.element_ty), mask=mask)
     if grad_beta_ptr is not None:

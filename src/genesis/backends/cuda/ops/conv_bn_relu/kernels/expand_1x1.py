@@ -30,6 +30,7 @@ from genesis.backends.cuda.ops.activation.kernels import activation as activatio
 from genesis.backends.cuda.ops.activation.kernels.fused import _activated, _through, _through_relu_kernel
 from genesis.backends.cuda.ops.conv_bn_relu.kernels.conv_bn_relu import (
     _load_passed,
+    _load_running,
     _load_scale,
     _pack_positive,
     _packed_places,
@@ -105,6 +106,7 @@ def _wide_statistics_kernel(
     inputs = tl.arange(0, BLOCK_C)
     mask, there = outputs < num_outputs, inputs < num_inputs
     rows = num_rows.to(tl.float32)
+    running = _load_running(running_mean_ptr, running_var_ptr, outputs, mask, tl.float32)
     weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs).to(tl.float32)
     gram = _load_rows(gram_ptr, inputs, num_inputs, inputs, num_inputs)
     shifted = tl.load(gram_ptr + num_inputs * num_inputs + inputs, mask=there, other=0) / rows
@@ -123,8 +125,8 @@ def _wide_statistics_kernel(
         mean += tl.load(bias_ptr + outputs, mask=mask, other=0).to(tl.float32)
     var = tl.sum(libdevice.mul_rn(weight, v), axis=1)
     _store_training_statistics(
-        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, outputs, mask, mean, var, num_rows,
-        momentum, eps,
+        mean_ptr, inverse_std_ptr, running_mean_ptr, running_var_ptr, count_ptr, running[0], running[1], outputs, mask,
+        mean, var, num_rows, momentum, eps,
     )  # fmt: skip
 
 

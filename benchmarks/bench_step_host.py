@@ -73,8 +73,7 @@ class Side:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = {"nargs": "*", "default": ["resnet101", "resnet50", "mobilenet_v2"], "choices": _KNOWN, "metavar": "NAME"}
-    parser.add_argument("--networks", **names, help="of zoo_networks.py")
+    parser.add_argument("--networks", nargs="*", choices=_KNOWN, metavar="NAME", help="of zoo_networks.py")
     parser.add_argument("--sides", nargs="+", choices=("ordinary", "short"), default=["ordinary", "short"])
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--steps", type=int, default=20, help="in a row")
@@ -86,7 +85,7 @@ def main() -> None:
         import free_cuda
 
         free_cuda.install()
-    for network in arguments.networks:
+    for network in arguments.networks or ("resnet101", "resnet50", "mobilenet_v2"):
         sides = {name: Side(_KNOWN[network], name == "short", arguments.optimizer) for name in arguments.sides}
         for _ in range(arguments.rounds):
             for side in sides.values():

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from genesis.torch import graph_trees, outstanding
+from genesis.torch import graph_trees, leaf_gradients, outstanding
 from genesis.torch.graph_trees import Node
 from genesis.torch.unused_outputs import Dependence
 
@@ -227,7 +227,7 @@ class Pass:
 
 
 class _Step(torch.autograd.Function):
-    """A step as a node of autograd."""
+    """A step as a node of autograd. Its edges lead to the leaves' nodes, in the order of the gradients."""
 
     @staticmethod
     def forward(ctx: _Context, plan: Plan, args: Sequence[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
@@ -237,9 +237,18 @@ class _Step(torch.autograd.Function):
         return results
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        return None, None, *ctx.plan.backward(ctx.one, tangents)
+        if torch.is_grad_enabled():
+            return _backward_once(ctx, *tangents)
+        gradients = ctx.plan.backward(ctx.one, tangents)
+        if leaf_gradients.accumulate(ctx, gradients):
+            return ()
+        return None, None, *gradients
+
+
+@once_differentiable
+def _backward_once(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+    return None, None, *ctx.plan.backward(ctx.one, tangents)
 
 
 class _Context(Protocol):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from genesis.torch import graph_trees, leaf_gradients, outstanding
+from genesis.torch import graph_trees, native_steps, outstanding
 from genesis.torch.graph_trees import Node
 from genesis.torch.unused_outputs import Dependence
 
@@ -100,7 +100,11 @@ class Plan:
         forward, backward = facts.forward, facts.backward
         self.is_outdated = False
         self._manager = graph_trees.manager(facts.device)
-        self._inputs, self._leaves, self._kept = (_pick(x) for x in (facts.inputs, facts.leaves, facts.kept))
+        self._leaves, self._kept = _pick(facts.leaves), _pick(facts.kept)
+        self._lasting = _pick([facts.inputs[i] for i in forward.static_input_idxs])
+        self._addresses = native_steps.as_bytes(
+            forward.static_input_data_ptrs[i] or 0 for i in forward.static_input_idxs
+        )
         self._copied = _pick([facts.inputs[i] for i in forward.non_static_input_idx])
         self._images = [_tensor(forward.reconstructed_inputs[i]) for i in forward.non_static_input_idx]
         self._tangents = [_tensor(backward.reconstructed_inputs[i]) for i in backward.non_static_input_idx]
@@ -114,10 +118,7 @@ class Plan:
         """The graph's results; None where this step has to go PyTorch's way."""
         if not graph_trees.saves_as_usual() or outstanding.any_waits() or not self._is_ready():
             return None
-        forward = self.facts.forward
-        if not graph_trees.have_addresses(
-            self._inputs(args), forward.static_input_data_ptrs, forward.static_input_idxs
-        ):
+        if native_steps.addresses(self._lasting(args)) != self._addresses:
             self.is_outdated = True
             return None
         results: tuple[Tensor, ...] = _apply(self, args, *self._leaves(args))
@@ -144,7 +145,7 @@ class Plan:
         self._run(node, is_backward=False)
         self.counter.num_forwards += 1
         kept = self._kept(args)
-        one = Pass(self._saved(node.cached_tensor_outputs), kept, [x._version for x in kept], _addresses(kept))
+        one = Pass(self._saved(node.cached_tensor_outputs), kept)
         return one, tuple(x.clone() for x in self._results(node.cached_tensor_outputs))
 
     def backward(self, one: Pass, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -197,11 +198,11 @@ class Plan:
 class Pass:
     """The values that a forward leaves to its backward. The trees do not overwrite them as long as they are held."""
 
-    __slots__ = ("_addresses", "_saved", "_versions", "kept")
+    __slots__ = ("_looks", "_saved", "kept")
 
-    def __init__(self, saved: list[Tensor], kept: list[Tensor], versions: list[int], addresses: list[int]) -> None:
+    def __init__(self, saved: list[Tensor], kept: list[Tensor]) -> None:
         self._saved: list[Tensor] | None = saved
-        self.kept, self._versions, self._addresses = kept, versions, addresses
+        self.kept, self._looks = kept, native_steps.looks(kept)
 
     def check(self) -> None:
         """Raises: RuntimeError: what was saved is gone, or what the backward reads has changed."""
@@ -210,7 +211,7 @@ class Pass:
                 "Trying to backward through the graph a second time, after its saved values have been freed. Specify "
                 "retain_graph=True if you need to backward through the graph a second time."
             )
-        if [x._version for x in self.kept] != self._versions or _addresses(self.kept) != self._addresses:
+        if native_steps.looks(self.kept) != self._looks:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a "
                 "parameter or input of a model that genesis.torch.compile has captured"
@@ -241,7 +242,7 @@ class _Step(torch.autograd.Function):
         if torch.is_grad_enabled():
             return _backward_once(ctx, *tangents)
         gradients = ctx.plan.backward(ctx.one, tangents)
-        if leaf_gradients.accumulate(ctx, gradients):
+        if native_steps.accumulate(ctx, gradients):
             return ()
         return None, None, *gradients
 
@@ -290,10 +291,6 @@ def _with_strides(x: Tensor, strides: tuple[int, ...] | None) -> Tensor:
     if strides is None or x.stride() == strides:
         return x
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
-
-
-def _addresses(tensors: Sequence[Tensor]) -> list[int]:
-    return [x.data_ptr() for x in tensors]
 
 
 def _tensor(x: object) -> Tensor:

@@ -1,24 +1,26 @@
-"""Gradients of a captured backward, accumulated in their parameters in one call.
+"""What a short step does for each of several hundred tensors, in one call into C++: native_steps.cpp.
 
-Autograd's engine queues a task for each parameter, several hundred of a deep network, which together take the host
-longer than anything else in a step. leaf_gradients.cpp runs the same AccumulateGrad nodes in a loop, where nobody could
-tell the difference. PyTorch has no Python interface for that, and no two versions the same binary one: the file is
-compiled against the PyTorch that is installed, in the background, and kept in the cache folder. Until it is there, and
-where it cannot be compiled, the engine does its work.
+Autograd's engine queues a task for each parameter, which together take the host longer than anything else in a step.
+accumulate() runs the same AccumulateGrad nodes in a loop, where nobody could tell the difference. PyTorch has no Python
+interface for that, and no two versions the same binary one: the file is compiled against the PyTorch that is installed,
+in the background, and kept in the cache folder. Until it is there, and where it cannot be compiled, the engine does its
+work, and addresses are compared in Python.
 """
 
 from __future__ import annotations
 
+import array
 import hashlib
 import importlib.machinery
 import importlib.util
 import logging
+import operator
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -28,12 +30,31 @@ from genesis.backends.engine import cache
 from genesis.files import replaced
 from genesis.settings import settings
 
-_NAME = "leaf_gradients"  # of the module in C++
+_NAME = "native_steps"  # of the module in C++
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _logger = logging.getLogger("genesis.torch")
+_version = operator.attrgetter("_version")
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _accumulate: Callable[[object, list[Tensor | None]], bool] | None = None
+_addresses: Callable[[list[Tensor]], bytes] | None = None
+_looks: Callable[[list[Tensor]], bytes] | None = None
+
+
+def addresses(tensors: list[Tensor]) -> bytes:
+    """The addresses of tensors, to be compared with others, or with as_bytes()."""
+    return as_bytes(map(Tensor.data_ptr, tensors)) if _addresses is None else _addresses(tensors)
+
+
+def looks(tensors: list[Tensor]) -> bytes:
+    """The addresses and versions of tensors, to be compared with others."""
+    if _looks is None:
+        return as_bytes(map(Tensor.data_ptr, tensors)) + as_bytes(map(_version, tensors))
+    return _looks(tensors)
+
+
+def as_bytes(numbers: Iterable[int]) -> bytes:
+    return array.array("Q", numbers).tobytes()
 
 
 def accumulate(context: object, gradients: list[Tensor | None]) -> bool:
@@ -54,7 +75,7 @@ def prepare() -> None:
     global _thread
     with _lock:
         if _thread is None:
-            _thread = threading.Thread(target=_load, name="genesis-leaf-gradients", daemon=True)
+            _thread = threading.Thread(target=_load, name="genesis-native-steps", daemon=True)
             _thread.start()
 
 
@@ -67,7 +88,7 @@ def wait() -> bool:
 
 
 def _load() -> None:
-    global _accumulate
+    global _accumulate, _addresses, _looks
     try:
         path = _compiled()
         loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
@@ -75,10 +96,10 @@ def _load() -> None:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        _accumulate = module.accumulate
+        _accumulate, _addresses, _looks = module.accumulate, module.addresses, module.looks
     except Exception as error:  # no compiler, no headers of Python: the engine accumulates
         detail = error.stderr if isinstance(error, subprocess.CalledProcessError) else error
-        _logger.debug("%s is not compiled, and autograd accumulates gradients: %s", _SOURCE.name, detail)
+        _logger.debug("%s is not compiled: %s", _SOURCE.name, detail)
 
 
 def _compiled() -> Path:

@@ -16,7 +16,7 @@ from torch.autograd.graph import get_gradient_edge
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import leaf_gradients
+from genesis.torch import native_steps
 from tests.torch.loops import LOOPS, Halves, Net, Steps, agree, batch, outcome, plain, tolerance
 from tests.torch.trees import simulated
 
@@ -25,7 +25,7 @@ Look = Callable[[nn.Module], Any]
 
 @pytest.fixture(scope="module")
 def compiled() -> None:
-    if not leaf_gradients.wait():
+    if not native_steps.wait():
         pytest.skip("no C++ compiler, or no headers of Python")
 
 
@@ -33,13 +33,13 @@ def compiled() -> None:
 def handled(compiled: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """For each short backward: was it done without autograd's engine?"""
     seen: list[bool] = []
-    accumulate = leaf_gradients.accumulate
+    accumulate = native_steps.accumulate
 
     def watched(context: object, gradients: list[Tensor | None]) -> bool:
         seen.append(accumulate(context, gradients))
         return seen[-1]
 
-    monkeypatch.setattr(leaf_gradients, "accumulate", watched)
+    monkeypatch.setattr(native_steps, "accumulate", watched)
     torch._dynamo.reset()
     with simulated(), override(short_steps=True):
         yield seen
@@ -235,11 +235,33 @@ def test_a_backward_twice(pair: tuple[nn.Module, nn.Module], handled: list[bool]
 
 
 def test_outside_of_a_backward(compiled: None) -> None:
-    accumulate = leaf_gradients._accumulate
+    accumulate = native_steps._accumulate
     assert accumulate is not None
     for arguments in [(None, []), (object(), [None]), (torch.ones(1), [])]:
         with pytest.raises(TypeError, match="accumulate"):
             accumulate(*arguments)
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_looks_of_tensors(is_native: bool, compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes from both, as one may be asked before the module is there, and the other after it."""
+    if not is_native:
+        monkeypatch.setattr(native_steps, "_addresses", None)
+        monkeypatch.setattr(native_steps, "_looks", None)
+    one, other = nn.Parameter(torch.ones(3)), torch.empty(0)
+    other.fill_(1)
+    tensors = [one, other, one[1:]]
+    places = [x.data_ptr() for x in tensors]
+    assert native_steps.addresses(tensors) == native_steps.as_bytes(places)
+    assert native_steps.looks(tensors) == native_steps.as_bytes([*places, 0, 1, 0])
+    assert native_steps.addresses([]) == native_steps.looks([]) == b""
+
+
+def test_looks_of_what_is_no_tensor(compiled: None) -> None:
+    for name in ("addresses", "looks"):
+        for given in (None, [None], (torch.ones(1),)):
+            with pytest.raises(TypeError, match="not a list of tensors"):
+                getattr(native_steps, f"_{name}")(given)
 
 
 @pytest.mark.parametrize("how", ["fails", "is missing"])
@@ -252,14 +274,14 @@ def test_without_a_compiler(how: str, tmp_path: Path, monkeypatch: pytest.Monkey
         raise subprocess.CalledProcessError(1, command, stderr="Python.h: No such file or directory")
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(leaf_gradients, "_thread", None)
-    monkeypatch.setattr(leaf_gradients, "_accumulate", None)
+    monkeypatch.setattr(native_steps, "_thread", None)
+    monkeypatch.setattr(native_steps, "_accumulate", None)
     with override(cache_dir=tmp_path / "genesis"):
-        assert not leaf_gradients.wait()
-    assert not leaf_gradients.accumulate(object(), [])
+        assert not native_steps.wait()
+    assert not native_steps.accumulate(object(), [])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_it_is_compiled_once(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
-    assert leaf_gradients._compiled().exists()
+    assert native_steps._compiled().exists()

@@ -1,9 +1,4 @@
-// Gradients accumulated in their parameters within the node that computes them, by PyTorch's own AccumulateGrad nodes.
-//
-// Autograd's engine queues these one by one, with a lookup, a task and a switch of all thread-local state for each. Here
-// they run in a loop, and the node's edges are cut, so that the engine finds none to follow. That is the same wherever
-// they have nothing but a gradient of this node to wait for, and nobody watches them; everywhere else, accumulate()
-// does nothing and returns false.
+// What a short step (replaying.py) does for each of several hundred tensors, in one call.
 
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -13,6 +8,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +16,12 @@
 namespace {
 
 using namespace torch::autograd;
+
+// --- gradients accumulated in their parameters within the node that computes them ---
+// by PyTorch's own AccumulateGrad nodes. Autograd's engine queues these one by one, with a lookup, a task and a switch of
+// all thread-local state for each. Here they run in a loop, and the node's edges are cut, so that the engine finds none
+// to follow. That is the same wherever they have nothing but a gradient of this node to wait for, and nobody watches
+// them; everywhere else, accumulate() does nothing and returns false.
 
 // The backward() call is for everything: not for some inputs, not to be repeated, differentiated or debugged.
 bool is_ordinary_backward() {
@@ -107,7 +109,7 @@ bool accumulate(THPFunction* context, PyObject* gradients) {
 
 // accumulate(context, gradients): the context is that of the node that runs, whose edges lead to a leaf for each of the
 // gradients, a list of tensors or None. True: it is emptied, and backward() has to return ().
-PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* call_accumulate(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(
       count == 2 && THPFunction_Check(args[0]) && PyList_CheckExact(args[1]), "accumulate(context, list of gradients)");
@@ -115,13 +117,51 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
+// --- where tensors lie, and whether they have changed ---
+template <typename... Number>
+PyObject* numbers_of(PyObject* tensors, const Number&... numbers) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_CheckExact(tensors), "not a list of tensors");
+  const auto count = static_cast<size_t>(PyList_GET_SIZE(tensors));
+  std::vector<uint64_t> found(count * sizeof...(Number));
+  for (size_t i = 0; i < count; i++) {
+    PyObject* item = PyList_GET_ITEM(tensors, i);
+    TORCH_CHECK_TYPE(THPVariable_Check(item), "not a list of tensors");
+    size_t place = i;
+    ((found[place] = numbers(THPVariable_Unpack(item)), place += count), ...);
+  }
+  const auto size = static_cast<Py_ssize_t>(found.size() * sizeof(uint64_t));
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(found.data()), size);
+  END_HANDLE_TH_ERRORS
+}
+
+uint64_t address(const at::Tensor& tensor) {
+  return reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+}
+
+uint64_t version(const at::Tensor& tensor) {
+  return static_cast<uint64_t>(tensor._version());
+}
+
+// addresses(list of tensors): as bytes, 8 for each.
+PyObject* call_addresses(PyObject*, PyObject* tensors) {
+  return numbers_of(tensors, address);
+}
+
+// looks(list of tensors): the addresses, and then the versions.
+PyObject* call_looks(PyObject*, PyObject* tensors) {
+  return numbers_of(tensors, address, version);
+}
+
 PyMethodDef methods[] = {
-    {"accumulate", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)), METH_FASTCALL, nullptr},
+    {"accumulate", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_accumulate)), METH_FASTCALL, nullptr},
+    {"addresses", call_addresses, METH_O, nullptr},
+    {"looks", call_looks, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr}};
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "leaf_gradients", nullptr, -1, methods};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "native_steps", nullptr, -1, methods};
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit_leaf_gradients() {
+PyMODINIT_FUNC PyInit_native_steps() {
   return PyModule_Create(&module);
 }

@@ -5,8 +5,7 @@
 
 Networks are those of zoo_networks.py, and the loss is that of bench_zoo.py. Sides take turns; the figures are medians
 in microseconds. "ordinary" is genesis.torch.compile with all of PyTorch's runtime around each replay, as before there
-were short steps (genesis.torch.replaying). "optimizer" and "zero_grad" are PyTorch's own, and so is most of "backward":
-one AccumulateGrad per parameter.
+were short steps (genesis.torch.replaying). "optimizer" and "zero_grad" are PyTorch's own.
 """
 
 from __future__ import annotations
@@ -85,6 +84,9 @@ def main() -> None:
         import free_cuda
 
         free_cuda.install()
+    from genesis.torch import native_steps
+
+    native_steps.wait()
     for network in arguments.networks or ("resnet101", "resnet50", "mobilenet_v2"):
         sides = {name: Side(_KNOWN[network], name == "short", arguments.optimizer) for name in arguments.sides}
         for _ in range(arguments.rounds):

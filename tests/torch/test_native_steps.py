@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -35,8 +34,8 @@ def handled(compiled: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bo
     seen: list[bool] = []
     accumulate = native_steps.accumulate
 
-    def watched(context: object, gradients: list[Tensor | None]) -> bool:
-        seen.append(accumulate(context, gradients))
+    def watched(context: object, gradients: list[Tensor | None], copies: bool) -> bool:
+        seen.append(accumulate(context, gradients, copies))
         return seen[-1]
 
     monkeypatch.setattr(native_steps, "accumulate", watched)
@@ -87,20 +86,36 @@ def test_gradients_are_accumulated(pair: tuple[nn.Module, nn.Module], handled: l
     assert handled == [True, True]
 
 
-def test_gradients_are_not_copied_again(pair: tuple[nn.Module, nn.Module], handled: list[bool]) -> None:
-    short, _ = pair
-    copies: list[Tensor] = []
-    copy_all = torch._foreach_mul
+@pytest.mark.parametrize("copies", [False, True])
+def test_gradients_are_copied_once(copies: bool, compiled: None) -> None:
+    """What the graph's memory has is copied; a gradient that nobody else holds is the tensor's own."""
+    places: list[int] = []
+    given = torch.randn(2, 3, 4).transpose(0, 2), torch.randn(5), torch.tensor(2.0, dtype=torch.float64)
+    values = [x.clone() for x in given]
+    leaves = [x.clone().requires_grad_() for x in given]
 
-    def watched(tensors: Any, factor: Any) -> Any:
-        found = copy_all(tensors, factor)
-        copies.extend(x.untyped_storage().data_ptr() for x in found)
-        return found
+    class Node(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *leaves: Tensor) -> Tensor:
+            return torch.ones(())
 
-    with mock.patch.object(torch, "_foreach_mul", watched):
-        short(batch(3)[0]).square().sum().backward()
-    assert {x.grad.untyped_storage().data_ptr() for x in short.parameters() if x.grad is not None} == set(copies)
-    assert handled == [True]
+        @staticmethod
+        def backward(ctx: Any, _: Tensor) -> tuple[()]:
+            gradients: list[Tensor | None] = [x.clone() for x in given]
+            places.extend(x.data_ptr() for x in gradients if x is not None)
+            held = [x for x in gradients if x is not None] if copies else []
+            assert native_steps.accumulate(ctx, gradients, copies)
+            assert gradients == [None] * 3
+            for x in held:
+                x.zero_()
+            return ()
+
+    result: Any = Node.apply(*leaves)
+    result.backward()
+    grads = [x.grad for x in leaves if x.grad is not None]
+    torch.testing.assert_close(grads, values)
+    assert [x.stride() for x in grads] == [x.stride() for x in leaves]
+    assert [x.data_ptr() == place for x, place in zip(grads, places, strict=True)] == [not copies] * 3
 
 
 def hook_of_a_tensor(model: nn.Module, seen: list[str]) -> None:
@@ -237,7 +252,7 @@ def test_a_backward_twice(pair: tuple[nn.Module, nn.Module], handled: list[bool]
 def test_outside_of_a_backward(compiled: None) -> None:
     accumulate = native_steps._accumulate
     assert accumulate is not None
-    for arguments in [(None, []), (object(), [None]), (torch.ones(1), [])]:
+    for arguments in [(None, [], True), (object(), [None], True), (torch.ones(1), [], False)]:
         with pytest.raises(TypeError, match="accumulate"):
             accumulate(*arguments)
 
@@ -278,7 +293,7 @@ def test_without_a_compiler(how: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(native_steps, "_accumulate", None)
     with override(cache_dir=tmp_path / "genesis"):
         assert not native_steps.wait()
-    assert not native_steps.accumulate(object(), [])
+    assert not native_steps.accumulate(object(), [], True)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

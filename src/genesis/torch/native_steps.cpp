@@ -1,5 +1,6 @@
 // What a short step (replaying.py) does for each of several hundred tensors, in one call.
 
+#include <ATen/Functions.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -81,7 +83,25 @@ variable_list take(PyObject* gradients) {
   return taken;
 }
 
-bool accumulate(THPFunction* context, PyObject* gradients) {
+// Copies in memory of their own, by few kernels; undefined ones stay.
+variable_list copies_of(const variable_list& gradients) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  variable_list copies(gradients.size());
+  std::unordered_map<at::ScalarType, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> by_dtype;
+  for (size_t i = 0; i < gradients.size(); i++) {
+    if (gradients[i].defined()) {
+      copies[i] = at::empty_like(gradients[i]);
+      auto& [to, from] = by_dtype[gradients[i].scalar_type()];
+      to.push_back(copies[i]);
+      from.push_back(gradients[i]);
+    }
+  }
+  for (auto& [_, pair] : by_dtype)
+    at::_foreach_copy_(pair.first, pair.second);
+  return copies;
+}
+
+bool accumulate(THPFunction* context, PyObject* gradients, bool copies) {
   auto node = get_current_node();
   if (!node || !is_ordinary_backward() || !node->post_hooks().empty() ||
       node->num_outputs() != static_cast<size_t>(PyList_GET_SIZE(gradients)))
@@ -92,6 +112,8 @@ bool accumulate(THPFunction* context, PyObject* gradients) {
   auto taken = take(gradients);
   {
     pybind11::gil_scoped_release released;  // another thread's backward may hold a leaf's lock, and wait for Python
+    if (copies)
+      taken = copies_of(taken);
     // As the engine does: of another dtype than the leaf wants, for one, they are converted.
     validate_outputs(node->next_edges(), taken, [](const std::string& message) { return message; });
     for (size_t i = 0; i < leaves.size(); i++) {
@@ -107,13 +129,14 @@ bool accumulate(THPFunction* context, PyObject* gradients) {
   return true;
 }
 
-// accumulate(context, gradients): the context is that of the node that runs, whose edges lead to a leaf for each of the
-// gradients, a list of tensors or None. True: it is emptied, and backward() has to return ().
+// accumulate(context, gradients, copies): the context is that of the node that runs, whose edges lead to a leaf for each
+// of the gradients, a list of tensors or None, or for its copy. True: it is emptied, and backward() has to return ().
 PyObject* call_accumulate(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(
-      count == 2 && THPFunction_Check(args[0]) && PyList_CheckExact(args[1]), "accumulate(context, list of gradients)");
-  return PyBool_FromLong(accumulate(reinterpret_cast<THPFunction*>(args[0]), args[1]));
+      count == 3 && THPFunction_Check(args[0]) && PyList_CheckExact(args[1]),
+      "accumulate(context, list of gradients, whether to copy them)");
+  return PyBool_FromLong(accumulate(reinterpret_cast<THPFunction*>(args[0]), args[1], args[2] == Py_True));
   END_HANDLE_TH_ERRORS
 }
 

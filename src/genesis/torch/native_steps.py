@@ -36,7 +36,7 @@ _logger = logging.getLogger("genesis.torch")
 _version = operator.attrgetter("_version")
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
-_accumulate: Callable[[object, list[Tensor | None]], bool] | None = None
+_accumulate: Callable[[object, list[Tensor | None], bool], bool] | None = None
 _addresses: Callable[[list[Tensor]], bytes] | None = None
 _looks: Callable[[list[Tensor]], bytes] | None = None
 
@@ -57,17 +57,18 @@ def as_bytes(numbers: Iterable[int]) -> bytes:
     return array.array("Q", numbers).tobytes()
 
 
-def accumulate(context: object, gradients: list[Tensor | None]) -> bool:
+def accumulate(context: object, gradients: list[Tensor | None], copies: bool) -> bool:
     """Accumulate gradients in the leaves that the node's edges lead to.
 
     Args:
         context: of the autograd function whose backward this is.
         gradients: one for each of its tensors that needs one, in their order; emptied, as AccumulateGrad copies what
             is held elsewhere too.
+        copies: they are in memory that the next replay overwrites, and are to be copied first.
     Returns: whether it is done, and backward has to return (). If not, the engine has to: leaves have hooks or further
         gradients, backward() was asked for some inputs, or is to be repeated.
     """
-    return _accumulate is not None and _accumulate(context, gradients)
+    return _accumulate is not None and _accumulate(context, gradients, copies)
 
 
 def prepare() -> None:

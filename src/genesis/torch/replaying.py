@@ -112,7 +112,8 @@ class Plan:
         self._results, self._saved = _pick_outputs(facts.results), _pick_outputs(facts.saved)
         self._unused = [(x.shape, x.dtype, x.device) for x in self._results(forward.cached_tensor_outputs)]
         self._num_apart = forward.unaliased_in_all_paths.count(True), backward.unaliased_in_all_paths.count(True)
-        self._groups = _by_dtype(backward, facts.gradients)
+        wanted = [(position, output) for position, output in enumerate(facts.gradients) if output is not None]
+        self._positions, self._gradients = [x for x, _ in wanted], _pick_outputs([x for _, x in wanted])
 
     def forward(self, args: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """The graph's results; None where this step has to go PyTorch's way."""
@@ -148,8 +149,11 @@ class Plan:
         one = Pass(self._saved(node.cached_tensor_outputs), kept)
         return one, tuple(x.clone() for x in self._results(node.cached_tensor_outputs))
 
-    def backward(self, one: Pass, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the leaves. tangents: those of the results; None: a loss does not use it."""
+    def backward(self, one: Pass, tangents: Sequence[Tensor | None]) -> tuple[list[Tensor | None], bool]:
+        """The gradients of the leaves, and whether they are in memory that the next replay overwrites.
+
+        tangents: those of the results; None: a loss does not use it.
+        """
         if None not in tangents:
             return self._backward(one, cast("Sequence[Tensor]", tangents))
         full = [
@@ -157,9 +161,10 @@ class Plan:
             for x, (shape, dtype, device) in zip(tangents, self._unused, strict=True)
         ]
         is_none = self._dependence.is_none(tangents)
-        return [None if unused else x for unused, x in zip(is_none, self._backward(one, full), strict=True)]
+        gradients, in_graph = self._backward(one, full)
+        return [None if unused else x for unused, x in zip(is_none, gradients, strict=True)], in_graph
 
-    def _backward(self, one: Pass, tangents: Sequence[Tensor]) -> list[Tensor | None]:
+    def _backward(self, one: Pass, tangents: Sequence[Tensor]) -> tuple[list[Tensor | None], bool]:
         one.check()
         keeps = torch._C._autograd._get_current_graph_task_keep_graph()
         if keeps and self.facts.reuses:
@@ -173,20 +178,16 @@ class Plan:
             if not keeps:
                 one.end()  # as the trees look at what is alive
             results = facts.run(given)  # another graph ran since the forward, or the backward may come again
-            return [results[leaf] for leaf in facts.leaves]
+            return [results[leaf] for leaf in facts.leaves], False
         if self._tangents:
             torch._foreach_copy_(self._tangents, one.find(facts.copied, tangents, facts.constants))
         one.end()
         self._run(facts.backward, is_backward=True)
         self.counter.num_forwards = 0
         gradients: list[Tensor | None] = [None] * len(facts.leaves)
-        for positions, pick in self._groups:
-            # One call allocates and copies them all, bit for bit.
-            for position, copy in zip(
-                positions, torch._foreach_mul(pick(facts.backward.cached_tensor_outputs), 1), strict=True
-            ):
-                gradients[position] = copy
-        return gradients
+        for position, x in zip(self._positions, self._gradients(facts.backward.cached_tensor_outputs), strict=True):
+            gradients[position] = x
+        return gradients, True
 
     def _run(self, node: Node, is_backward: bool) -> None:
         assert self._manager is not None
@@ -241,15 +242,16 @@ class _Step(torch.autograd.Function):
     def backward(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             return _backward_once(ctx, *tangents)
-        gradients = ctx.plan.backward(ctx.one, tangents)
-        if native_steps.accumulate(ctx, gradients):
+        gradients, in_graph = ctx.plan.backward(ctx.one, tangents)
+        if native_steps.accumulate(ctx, gradients, in_graph):
             return ()
-        return None, None, *gradients
+        return None, None, *(_copied(gradients) if in_graph else gradients)
 
 
 @once_differentiable
 def _backward_once(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-    return None, None, *ctx.plan.backward(ctx.one, tangents)
+    gradients, in_graph = ctx.plan.backward(ctx.one, tangents)
+    return None, None, *(_copied(gradients) if in_graph else gradients)
 
 
 class _Context(Protocol):
@@ -298,13 +300,14 @@ def _tensor(x: object) -> Tensor:
     return x
 
 
-def _by_dtype(backward: Node, gradients: Sequence[Output | None]) -> list[tuple[list[int], Outputs]]:
-    """The positions among the leaves, and the outputs of the backward, of gradients of each dtype."""
-    groups: dict[torch.dtype, tuple[list[int], list[Output]]] = {}
-    for position, output in enumerate(gradients):
-        if output is not None:
-            dtype = _tensor(backward.cached_tensor_outputs[output.number]).dtype
-            positions, outputs = groups.setdefault(dtype, ([], []))
-            positions.append(position)
-            outputs.append(output)
-    return [(positions, _pick_outputs(outputs)) for positions, outputs in groups.values()]
+def _copied(gradients: list[Tensor | None]) -> list[Tensor | None]:
+    """Copies in memory of their own, bit for bit; one call allocates and copies all of a dtype."""
+    positions: dict[torch.dtype, list[int]] = {}
+    for position, x in enumerate(gradients):
+        if x is not None:
+            positions.setdefault(x.dtype, []).append(position)
+    copies = list(gradients)
+    for numbers in positions.values():
+        for position, x in zip(numbers, torch._foreach_mul([gradients[i] for i in numbers], 1), strict=True):
+            copies[position] = x
+    return copies

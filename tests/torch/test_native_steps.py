@@ -230,7 +230,8 @@ def test_two_models_in_one_backward(handled: list[bool]) -> None:
 def test_the_graph_leads_to_the_leaves(pair: tuple[nn.Module, nn.Module], handled: list[bool]) -> None:
     """Until the backward has run: DistributedDataParallel looks there for parameters without a use."""
     short, _ = pair
-    node: Any = short(batch(3)[0]).grad_fn
+    result = short(batch(3)[0])
+    node: Any = result.grad_fn
     leaves = [edge.variable for edge, _ in node.next_functions if edge is not None]
     assert {id(x) for x in leaves} == {id(x) for x in short.parameters()}
 

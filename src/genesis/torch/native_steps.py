@@ -1,4 +1,4 @@
-"""What a short step does for each of several hundred tensors, in one call into C++: native_steps.cpp.
+"""Run what a short step does for each of several hundred tensors in one call into C++: native_steps.cpp.
 
 Autograd's engine queues a task for each parameter, which together take the host longer than anything else in a step.
 accumulate() runs the same AccumulateGrad nodes in a loop, where nobody could tell the difference. PyTorch has no Python

@@ -3,9 +3,9 @@
     python benchmarks/bench_step_host.py                    on a GPU, with images too small to matter
     python benchmarks/bench_step_host.py --free             on the device of free_cuda, where everything is free
 
-Sides take turns; the figures are medians in microseconds. "ordinary" is genesis.torch.compile with all of PyTorch's
-runtime around each replay, as before there were short steps (genesis.torch.replaying). "optimizer" and "zero_grad" are
-PyTorch's own, and so is most of "backward": one AccumulateGrad per parameter.
+Networks are those of zoo_networks.py, and the loss is that of bench_zoo.py. Sides take turns; the figures are medians
+in microseconds. "ordinary" is genesis.torch.compile with all of PyTorch's runtime around each replay, as before there
+were short steps (genesis.torch.replaying). "optimizer" and "zero_grad" are PyTorch's own.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+from zoo_networks import NETWORKS, Network
+
+_KNOWN = {network.name: network for network in NETWORKS}
 
 
 class Side:
     """A model and its loop."""
 
-    def __init__(self, network: str, is_short: bool, optimizer: str) -> None:
-        import torchvision
-
+    def __init__(self, network: Network, is_short: bool, optimizer: str) -> None:
         import genesis.torch
         from genesis.settings import override
 
-        model = torchvision.models.__dict__[network]().cuda().to(memory_format=torch.channels_last)
+        model = network.build().cuda().to(memory_format=torch.channels_last)
         self._optimizer: Any = (
             torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
             if optimizer == "sgd"
@@ -38,7 +41,7 @@ class Side:
         )
         self.num_parameters = len(list(model.parameters()))
         self._model = genesis.torch.compile(model)
-        self._images = torch.zeros(4, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+        self._images = torch.zeros(4, 3, 96, 96, device="cuda").to(memory_format=torch.channels_last)
         self._labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         self.parts: dict[str, list[float]] = {}
         with override(short_steps=is_short):  # as it is compiled
@@ -52,9 +55,10 @@ class Side:
         self._optimizer.zero_grad(set_to_none=True)
         clock.append(time.perf_counter())
         with torch.autocast("cuda", torch.bfloat16):
-            outputs = self._model(self._images)
+            outputs = [each for each in tree_leaves(self._model(self._images)) if isinstance(each, Tensor)]
             clock.append(time.perf_counter())
-            loss = F.cross_entropy(outputs, self._labels)
+            parts = [F.cross_entropy(x, self._labels) if x.ndim == 2 else x.float().square().mean() for x in outputs]
+        loss = torch.stack(parts).sum()
         clock.append(time.perf_counter())
         loss.backward()
         clock.append(time.perf_counter())
@@ -68,7 +72,8 @@ class Side:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="*", default=["resnet101", "resnet50", "mobilenet_v2"])
+    parser.add_argument("--networks", nargs="*", choices=_KNOWN, metavar="NAME", help="of zoo_networks.py")
+    parser.add_argument("--sides", nargs="+", choices=("ordinary", "short"), default=["ordinary", "short"])
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--steps", type=int, default=20, help="in a row")
     parser.add_argument("--rounds", type=int, default=7)
@@ -79,17 +84,21 @@ def main() -> None:
         import free_cuda
 
         free_cuda.install()
-    for network in arguments.networks:
-        sides = {name: Side(network, name == "short", arguments.optimizer) for name in ("ordinary", "short")}
+    from genesis.torch import native_steps
+
+    native_steps.wait()
+    for network in arguments.networks or ("resnet101", "resnet50", "mobilenet_v2"):
+        sides = {name: Side(_KNOWN[network], name == "short", arguments.optimizer) for name in arguments.sides}
         for _ in range(arguments.rounds):
             for side in sides.values():
                 torch.cuda.synchronize()
                 for _ in range(arguments.steps):
                     side.step()
-        first = sides["short"]
+        first = next(iter(sides.values()))
         print(f"{network}, {arguments.optimizer}: {first.num_parameters} parameters, {first.num_chains} chains; µs")
         for name, side in sides.items():
-            print(f"  {name:<9}", "  ".join(f"{part} {statistics.median(t):.0f}" for part, t in side.parts.items()))
+            parts = "  ".join(f"{part} {statistics.median(t):.0f}" for part, t in side.parts.items())
+            print(f"  {name:<9}", parts, flush=True)
         torch._dynamo.reset()
 
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from genesis.settings import override
-from genesis.torch import outstanding
+from genesis.torch import native_steps, outstanding
 from tests.torch.fuzz_loop_backward_steps import STEPS
 from tests.torch.fuzz_loop_changes import CHANGES
 from tests.torch.fuzz_loop_sides import Side, StopError, draw_options, pair
@@ -57,6 +57,7 @@ def main() -> int:
     parser.add_argument("--long", action="store_true", help="without short steps: is a failure theirs?")
     parser.add_argument("--say", action="store_true", help="print what the loops do")
     arguments = parser.parse_args()
+    native_steps.wait()
     end, counts = time.monotonic() + arguments.seconds, Counter[str]()
     for number in range(arguments.first, arguments.first + arguments.cases):
         if time.monotonic() > end:

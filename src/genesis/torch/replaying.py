@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from genesis.torch import graph_trees, outstanding
+from genesis.torch import graph_trees, native_steps, outstanding
 from genesis.torch.graph_trees import Node
 from genesis.torch.unused_outputs import Dependence
 
@@ -100,7 +100,11 @@ class Plan:
         forward, backward = facts.forward, facts.backward
         self.is_outdated = False
         self._manager = graph_trees.manager(facts.device)
-        self._inputs, self._leaves, self._kept = (_pick(x) for x in (facts.inputs, facts.leaves, facts.kept))
+        self._leaves, self._kept = _pick(facts.leaves), _pick(facts.kept)
+        self._lasting = _pick([facts.inputs[i] for i in forward.static_input_idxs])
+        self._addresses = native_steps.as_bytes(
+            forward.static_input_data_ptrs[i] or 0 for i in forward.static_input_idxs
+        )
         self._copied = _pick([facts.inputs[i] for i in forward.non_static_input_idx])
         self._images = [_tensor(forward.reconstructed_inputs[i]) for i in forward.non_static_input_idx]
         self._tangents = [_tensor(backward.reconstructed_inputs[i]) for i in backward.non_static_input_idx]
@@ -108,16 +112,14 @@ class Plan:
         self._results, self._saved = _pick_outputs(facts.results), _pick_outputs(facts.saved)
         self._unused = [(x.shape, x.dtype, x.device) for x in self._results(forward.cached_tensor_outputs)]
         self._num_apart = forward.unaliased_in_all_paths.count(True), backward.unaliased_in_all_paths.count(True)
-        self._groups = _by_dtype(backward, facts.gradients)
+        wanted = [(position, output) for position, output in enumerate(facts.gradients) if output is not None]
+        self._positions, self._gradients = [x for x, _ in wanted], _pick_outputs([x for _, x in wanted])
 
     def forward(self, args: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """The graph's results; None where this step has to go PyTorch's way."""
         if not graph_trees.saves_as_usual() or outstanding.any_waits() or not self._is_ready():
             return None
-        forward = self.facts.forward
-        if not graph_trees.have_addresses(
-            self._inputs(args), forward.static_input_data_ptrs, forward.static_input_idxs
-        ):
+        if native_steps.addresses(self._lasting(args)) != self._addresses:
             self.is_outdated = True
             return None
         results: tuple[Tensor, ...] = _apply(self, args, *self._leaves(args))
@@ -144,11 +146,14 @@ class Plan:
         self._run(node, is_backward=False)
         self.counter.num_forwards += 1
         kept = self._kept(args)
-        one = Pass(self._saved(node.cached_tensor_outputs), kept, [x._version for x in kept], _addresses(kept))
+        one = Pass(self._saved(node.cached_tensor_outputs), kept)
         return one, tuple(x.clone() for x in self._results(node.cached_tensor_outputs))
 
-    def backward(self, one: Pass, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the leaves. tangents: those of the results; None: a loss does not use it."""
+    def backward(self, one: Pass, tangents: Sequence[Tensor | None]) -> tuple[list[Tensor | None], bool]:
+        """The gradients of the leaves, and whether they are in memory that the next replay overwrites.
+
+        tangents: those of the results; None: a loss does not use it.
+        """
         if None not in tangents:
             return self._backward(one, cast("Sequence[Tensor]", tangents))
         full = [
@@ -156,9 +161,10 @@ class Plan:
             for x, (shape, dtype, device) in zip(tangents, self._unused, strict=True)
         ]
         is_none = self._dependence.is_none(tangents)
-        return [None if unused else x for unused, x in zip(is_none, self._backward(one, full), strict=True)]
+        gradients, in_graph = self._backward(one, full)
+        return [None if unused else x for unused, x in zip(is_none, gradients, strict=True)], in_graph
 
-    def _backward(self, one: Pass, tangents: Sequence[Tensor]) -> list[Tensor | None]:
+    def _backward(self, one: Pass, tangents: Sequence[Tensor]) -> tuple[list[Tensor | None], bool]:
         one.check()
         keeps = torch._C._autograd._get_current_graph_task_keep_graph()
         if keeps and self.facts.reuses:
@@ -172,20 +178,16 @@ class Plan:
             if not keeps:
                 one.end()  # as the trees look at what is alive
             results = facts.run(given)  # another graph ran since the forward, or the backward may come again
-            return [results[leaf] for leaf in facts.leaves]
+            return [results[leaf] for leaf in facts.leaves], False
         if self._tangents:
             torch._foreach_copy_(self._tangents, one.find(facts.copied, tangents, facts.constants))
         one.end()
         self._run(facts.backward, is_backward=True)
         self.counter.num_forwards = 0
         gradients: list[Tensor | None] = [None] * len(facts.leaves)
-        for positions, pick in self._groups:
-            # One call allocates and copies them all, bit for bit.
-            for position, copy in zip(
-                positions, torch._foreach_mul(pick(facts.backward.cached_tensor_outputs), 1), strict=True
-            ):
-                gradients[position] = copy
-        return gradients
+        for position, x in zip(self._positions, self._gradients(facts.backward.cached_tensor_outputs), strict=True):
+            gradients[position] = x
+        return gradients, True
 
     def _run(self, node: Node, is_backward: bool) -> None:
         assert self._manager is not None
@@ -197,11 +199,11 @@ class Plan:
 class Pass:
     """The values that a forward leaves to its backward. The trees do not overwrite them as long as they are held."""
 
-    __slots__ = ("_addresses", "_saved", "_versions", "kept")
+    __slots__ = ("_looks", "_saved", "kept")
 
-    def __init__(self, saved: list[Tensor], kept: list[Tensor], versions: list[int], addresses: list[int]) -> None:
+    def __init__(self, saved: list[Tensor], kept: list[Tensor]) -> None:
         self._saved: list[Tensor] | None = saved
-        self.kept, self._versions, self._addresses = kept, versions, addresses
+        self.kept, self._looks = kept, native_steps.looks(kept)
 
     def check(self) -> None:
         """Raises: RuntimeError: what was saved is gone, or what the backward reads has changed."""
@@ -210,7 +212,7 @@ class Pass:
                 "Trying to backward through the graph a second time, after its saved values have been freed. Specify "
                 "retain_graph=True if you need to backward through the graph a second time."
             )
-        if [x._version for x in self.kept] != self._versions or _addresses(self.kept) != self._addresses:
+        if native_steps.looks(self.kept) != self._looks:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a "
                 "parameter or input of a model that genesis.torch.compile has captured"
@@ -227,7 +229,7 @@ class Pass:
 
 
 class _Step(torch.autograd.Function):
-    """A step as a node of autograd."""
+    """A step as a node of autograd. Its edges lead to the leaves' nodes, in the order of the gradients."""
 
     @staticmethod
     def forward(ctx: _Context, plan: Plan, args: Sequence[Tensor], *_: Tensor) -> tuple[Tensor, ...]:
@@ -237,9 +239,19 @@ class _Step(torch.autograd.Function):
         return results
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        return None, None, *ctx.plan.backward(ctx.one, tangents)
+        if torch.is_grad_enabled():
+            return _backward_once(ctx, *tangents)
+        gradients, in_graph = ctx.plan.backward(ctx.one, tangents)
+        if native_steps.accumulate(ctx, gradients, in_graph):
+            return ()
+        return None, None, *(_copied(gradients) if in_graph else gradients)
+
+
+@once_differentiable
+def _backward_once(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+    gradients, in_graph = ctx.plan.backward(ctx.one, tangents)
+    return None, None, *(_copied(gradients) if in_graph else gradients)
 
 
 class _Context(Protocol):
@@ -283,22 +295,19 @@ def _with_strides(x: Tensor, strides: tuple[int, ...] | None) -> Tensor:
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
-def _addresses(tensors: Sequence[Tensor]) -> list[int]:
-    return [x.data_ptr() for x in tensors]
-
-
 def _tensor(x: object) -> Tensor:
     assert isinstance(x, Tensor)
     return x
 
 
-def _by_dtype(backward: Node, gradients: Sequence[Output | None]) -> list[tuple[list[int], Outputs]]:
-    """The positions among the leaves, and the outputs of the backward, of gradients of each dtype."""
-    groups: dict[torch.dtype, tuple[list[int], list[Output]]] = {}
-    for position, output in enumerate(gradients):
-        if output is not None:
-            dtype = _tensor(backward.cached_tensor_outputs[output.number]).dtype
-            positions, outputs = groups.setdefault(dtype, ([], []))
-            positions.append(position)
-            outputs.append(output)
-    return [(positions, _pick_outputs(outputs)) for positions, outputs in groups.values()]
+def _copied(gradients: list[Tensor | None]) -> list[Tensor | None]:
+    """Copies in memory of their own, bit for bit; one call allocates and copies all of a dtype."""
+    positions: dict[torch.dtype, list[int]] = {}
+    for position, x in enumerate(gradients):
+        if x is not None:
+            positions.setdefault(x.dtype, []).append(position)
+    copies = list(gradients)
+    for numbers in positions.values():
+        for position, x in zip(numbers, torch._foreach_mul([gradients[i] for i in numbers], 1), strict=True):
+            copies[position] = x
+    return copies

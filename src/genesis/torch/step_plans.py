@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
 from genesis.settings import settings
-from genesis.torch import graph_trees
+from genesis.torch import graph_trees, native_steps
 from genesis.torch.activations import Function
 from genesis.torch.graph_trees import Node
 from genesis.torch.replaying import ARGUMENT, CONSTANT, SAVED, TANGENT, Counter, Facts, Output, Plan, Source
@@ -111,6 +111,8 @@ class Steps:
         self._halves[is_backward] = _Half(capturable, compiled, maps)  # type: ignore[arg-type]
         if not is_backward:
             self._metadata = metadata
+        elif self._tries and torch.cuda.is_available():
+            native_steps.prepare()
 
     def inputs_of_backward(self, number: int) -> Sequence[int] | None:
         """Return which of so many inputs the captured part reads, in its order; None where a part is not captured."""

@@ -1,0 +1,190 @@
+// What a short step (replaying.py) does for each of several hundred tensors, in one call.
+
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace torch::autograd;
+
+// --- gradients accumulated in their parameters within the node that computes them ---
+// by PyTorch's own AccumulateGrad nodes. Autograd's engine queues these one by one, with a lookup, a task and a switch of
+// all thread-local state for each. Here they run in a loop, and the node's edges are cut, so that the engine finds none
+// to follow. That is the same wherever they have nothing but a gradient of this node to wait for, and nobody watches
+// them; everywhere else, accumulate() does nothing and returns false.
+
+// The backward() call is for everything: not for some inputs, not to be repeated, differentiated or debugged.
+bool is_ordinary_backward() {
+  const auto* wanted = get_current_graph_task_exec_info();  // nullptr outside of a backward
+  return wanted != nullptr && wanted->empty() && !get_current_graph_task_keep_graph() && !at::GradMode::is_enabled() &&
+      !AnomalyMode::is_enabled();
+}
+
+// The node as that of a parameter, or other leaf, without hooks; nullptr: it is another one.
+AccumulateGrad* leaf_without_hooks(Node* node) {
+  auto* leaf = dynamic_cast<AccumulateGrad*>(node);
+  const bool is_plain = leaf != nullptr && leaf->pre_hooks().empty() && leaf->post_hooks().empty() &&
+      leaf->tensor_pre_hooks().empty() && leaf->retains_grad_hooks().empty() &&
+      leaf->tensor_post_acc_grad_hooks() == nullptr;
+  return is_plain ? leaf : nullptr;
+}
+
+bool leads_to_any(const Node& node, const std::vector<AccumulateGrad*>& leaves) {
+  return std::any_of(node.next_edges().begin(), node.next_edges().end(), [&](const Edge& edge) {
+    return edge.is_valid() && std::find(leaves.begin(), leaves.end(), edge.function.get()) != leaves.end();
+  });
+}
+
+// The leaves that the node's edges lead to, in their order; empty: the engine has to follow these edges.
+std::vector<AccumulateGrad*> leaves_of(Node& node, PyObject* gradients) {
+  std::vector<AccumulateGrad*> leaves;
+  const auto stream = node.stream();
+  for (size_t i = 0; i < node.num_outputs(); i++) {
+    PyObject* gradient = PyList_GET_ITEM(gradients, i);
+    auto* leaf = leaf_without_hooks(node.next_edge(i).function.get());
+    if (leaf == nullptr || leaf->stream() != stream)
+      return {};
+    if (gradient != Py_None && !THPVariable_CheckExact(gradient))
+      return {};
+    leaves.push_back(leaf);
+  }
+  const auto* nodes = get_current_graph_task_nodes_in_graph();
+  if (nodes == nullptr)
+    return {};
+  for (const auto* other : *nodes)
+    if (other != &node && leads_to_any(*other, leaves))
+      return {};
+  return leaves;
+}
+
+// AccumulateGrad keeps a gradient that nobody else holds, and copies others.
+variable_list take(PyObject* gradients) {
+  variable_list taken(PyList_GET_SIZE(gradients));
+  for (size_t i = 0; i < taken.size(); i++) {
+    PyObject* gradient = PyList_GET_ITEM(gradients, i);
+    if (gradient != Py_None) {
+      taken[i] = THPVariable_Unpack(gradient);
+      Py_INCREF(Py_None);
+      PyList_SetItem(gradients, i, Py_None);
+    }
+  }
+  return taken;
+}
+
+// Copies in memory of their own, by few kernels; undefined ones stay.
+variable_list copies_of(const variable_list& gradients) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  variable_list copies(gradients.size());
+  std::unordered_map<at::ScalarType, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> by_dtype;
+  for (size_t i = 0; i < gradients.size(); i++) {
+    if (gradients[i].defined()) {
+      copies[i] = at::empty_like(gradients[i]);
+      auto& [to, from] = by_dtype[gradients[i].scalar_type()];
+      to.push_back(copies[i]);
+      from.push_back(gradients[i]);
+    }
+  }
+  for (auto& [_, pair] : by_dtype)
+    at::_foreach_copy_(pair.first, pair.second);
+  return copies;
+}
+
+bool accumulate(THPFunction* context, PyObject* gradients, bool copies) {
+  auto node = get_current_node();
+  if (!node || !is_ordinary_backward() || !node->post_hooks().empty() ||
+      node->num_outputs() != static_cast<size_t>(PyList_GET_SIZE(gradients)))
+    return false;
+  const auto leaves = leaves_of(*node, gradients);
+  if (leaves.empty())
+    return false;
+  auto taken = take(gradients);
+  {
+    pybind11::gil_scoped_release released;  // another thread's backward may hold a leaf's lock, and wait for Python
+    if (copies)
+      taken = copies_of(taken);
+    // As the engine does: of another dtype than the leaf wants, for one, they are converted.
+    validate_outputs(node->next_edges(), taken, [](const std::string& message) { return message; });
+    for (size_t i = 0; i < leaves.size(); i++) {
+      if (taken[i].defined()) {
+        variable_list gradient;
+        gradient.push_back(std::move(taken[i]));
+        (*leaves[i])(std::move(gradient));
+      }
+    }
+    node->set_next_edges({});
+  }
+  context->is_variable_input.clear();  // as many results as there are edges now
+  return true;
+}
+
+// accumulate(context, gradients, copies): the context is that of the node that runs, whose edges lead to a leaf for each
+// of the gradients, a list of tensors or None, or for its copy. True: it is emptied, and backward() has to return ().
+PyObject* call_accumulate(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(
+      count == 3 && THPFunction_Check(args[0]) && PyList_CheckExact(args[1]),
+      "accumulate(context, list of gradients, whether to copy them)");
+  return PyBool_FromLong(accumulate(reinterpret_cast<THPFunction*>(args[0]), args[1], args[2] == Py_True));
+  END_HANDLE_TH_ERRORS
+}
+
+// --- where tensors lie, and whether they have changed ---
+template <typename... Number>
+PyObject* numbers_of(PyObject* tensors, const Number&... numbers) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_CheckExact(tensors), "not a list of tensors");
+  const auto count = static_cast<size_t>(PyList_GET_SIZE(tensors));
+  std::vector<uint64_t> found(count * sizeof...(Number));
+  for (size_t i = 0; i < count; i++) {
+    PyObject* item = PyList_GET_ITEM(tensors, i);
+    TORCH_CHECK_TYPE(THPVariable_Check(item), "not a list of tensors");
+    size_t place = i;
+    ((found[place] = numbers(THPVariable_Unpack(item)), place += count), ...);
+  }
+  const auto size = static_cast<Py_ssize_t>(found.size() * sizeof(uint64_t));
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(found.data()), size);
+  END_HANDLE_TH_ERRORS
+}
+
+uint64_t address(const at::Tensor& tensor) {
+  return reinterpret_cast<uint64_t>(tensor.const_data_ptr());
+}
+
+uint64_t version(const at::Tensor& tensor) {
+  return static_cast<uint64_t>(tensor._version());
+}
+
+// addresses(list of tensors): as bytes, 8 for each.
+PyObject* call_addresses(PyObject*, PyObject* tensors) {
+  return numbers_of(tensors, address);
+}
+
+// looks(list of tensors): the addresses, and then the versions.
+PyObject* call_looks(PyObject*, PyObject* tensors) {
+  return numbers_of(tensors, address, version);
+}
+
+PyMethodDef methods[] = {
+    {"accumulate", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_accumulate)), METH_FASTCALL, nullptr},
+    {"addresses", call_addresses, METH_O, nullptr},
+    {"looks", call_looks, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "native_steps", nullptr, -1, methods};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_native_steps() {
+  return PyModule_Create(&module);
+}

@@ -44,6 +44,7 @@ from zoo_networks import NETWORKS, TINY, Network
 import genesis
 import genesis.torch
 from genesis.backends.cuda.engine import planner
+from genesis.torch import native_steps
 from genesis.torch.entry import FORWARD
 from genesis.torch.links import Link, running_alone
 
@@ -188,6 +189,8 @@ class Step:
                 self._warm(arguments.tune if name.startswith("genesis") and not is_loop else 0, 2 * WARMUP)
                 if not is_loop:
                     self._capture()
+                elif name.startswith("genesis"):
+                    native_steps.wait()
         else:
             self._warm(0, 1)
         free()

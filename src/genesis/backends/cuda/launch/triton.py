@@ -10,6 +10,7 @@ beside it:
    a constant; a tuple of ints as a tuple; a parameter annotated tl.float64 or tl.int64 as that. Pointers and ints
    divisible by 16 are compiled as such, and an int of value 1 becomes a constant, as in Triton, unless the kernel says
    @triton.jit(do_not_specialize=["name"]).
+   Small kernels take a parameter PDL and call _follow(PDL) first, to come up while the one before runs: see overlap.py.
 2. Launch it on the current stream, arrays standing for the address of their first element:
 
        out = array.empty(shape, x.dtype, x.device_index)

@@ -44,8 +44,8 @@ from genesis.backends.cuda.ops.conv_bn_relu.kernels.expand_1x1_rows import (
     _load_centre,
     _load_rest,
     _load_rows,
+    _output_mean,
     _places,
-    _unscaled,
 )
 
 _SIZES = ["num_rows", "num_inputs", "num_outputs"]
@@ -151,8 +151,7 @@ def _wide_forward_kernel(
     weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
     _, short = _load_centre(state_ptr, inputs, num_inputs, weight.dtype)
     rest = _load_rest(state_ptr, outputs, num_inputs, num_outputs)
-    mean = tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight))  # all rows of it are alike
-    mean = tl.max(mean, axis=0) + rest  # as in _unscaled(), once for all blocks
+    mean = _output_mean(weight, short, rest, BLOCK_M, BLOCK_C)
     scale, beta = _load_affine(inverse_std_ptr, gamma_ptr, beta_ptr, outputs, num_outputs)
     step = tl.num_programs(0) // num_blocks
     for block in tl.range(tl.program_id(0) // num_blocks, tl.cdiv(num_rows, BLOCK_M), step, num_stages=STAGES):
@@ -213,8 +212,7 @@ def _wide_products_kernel(
     weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
     centre, short = _load_centre(state_ptr, inputs, num_inputs, weight.dtype)
     rest = _load_rest(state_ptr, outputs, num_inputs, num_outputs)
-    mean = tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight))
-    mean = tl.max(mean, axis=0) + rest
+    mean = _output_mean(weight, short, rest, BLOCK_M, BLOCK_C)
     scale, beta = _load_affine(inverse_std_ptr, gamma_ptr, beta_ptr, outputs, num_outputs)
     products = tl.zeros((BLOCK_C, BLOCK_K), tl.float32)
     total = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
@@ -326,7 +324,9 @@ def _wide_input_grad_kernel(
         grad = _load_block(grad_ptr, block, num_rows, outputs, num_outputs, BLOCK_M, EVEN)
         if BACKWARD is not None and passed_ptr is None:
             weight = _load_rows(weight_ptr, outputs, num_outputs, inputs, num_inputs)
-            unscaled = _unscaled(x, weight, short, _load_rest(state_ptr, outputs, num_inputs, num_outputs))
+            rest = _load_rest(state_ptr, outputs, num_inputs, num_outputs)
+            mean = tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight))  # as _output_mean()
+            unscaled = tl.dot(x, tl.trans(weight)) - (mean + rest[None, :])
             scale, beta = _load_affine(inverse_std_ptr, gamma_ptr, beta_ptr, outputs, num_outputs)
         else:
             unscaled, scale, beta = None, None, None

@@ -1,4 +1,4 @@
-"""What the kernels of the 1×1 expansion load: blocks of rows (pixels), the norm, and u − mean(u) computed from them.
+"""What the kernels of the 1×1 expansion load: blocks of rows (pixels), the norm, and mean(u) computed from them.
 
 Numbers of inputs and outputs are multiples of 8.
 """
@@ -65,14 +65,13 @@ def _load_rest(state_ptr, outputs, num_inputs, num_outputs):
 
 
 @triton.jit
-def _unscaled(x, weight, short, rest):
-    """u − mean(u) of a block of rows.
+def _output_mean(weight, short, rest, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):
+    """mean(u), by outputs.
 
-    What is subtracted comes from the same products as what it is subtracted from, so that in a channel that does not
-    vary nothing is left of their rounding.
+    It comes from the same products as the values that it is subtracted from, so that in a channel that does not vary
+    nothing is left of their rounding. All rows of these products are alike.
     """
-    mean = tl.dot(tl.broadcast_to(short[None, :], x.shape), tl.trans(weight))
-    return tl.dot(x, tl.trans(weight)) - (mean + rest[None, :])
+    return tl.max(tl.dot(tl.broadcast_to(short[None, :], (BLOCK_M, BLOCK_C)), tl.trans(weight)), axis=0) + rest
 
 
 @triton.jit

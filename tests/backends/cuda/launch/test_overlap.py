@@ -50,7 +50,7 @@ def test_kernels_in_cuda_wait_before_they_read() -> None:
         assert not re.search(r"load_|copy_|value_at|\b(first|weight|grad|input|x)\[|map\b", before), path.name
 
 
-@pytest.mark.parametrize(("capability", "waits"), [(80, False), (90, True)])
+@pytest.mark.parametrize(("capability", "waits"), [(80, False), (90, True), (100, True), (120, False)])
 def test_the_driver_switches_it_on(capability: int, waits: bool) -> None:
     wide = dtypes.float32
     specimen = Specimen(

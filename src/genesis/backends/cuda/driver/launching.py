@@ -29,7 +29,6 @@ _STREAM_PLACE = 32
 _ATTRIBUTE = "<I4x3I52x"  # which, and its value: a union, of which no attribute here takes more than three numbers
 _NO_CONTEXT = int(cu.CUresult.CUDA_ERROR_INVALID_CONTEXT)
 
-OVERLAPS_FROM = 90  # the least compute capability with programmatic dependent launch, see launch/overlap.py
 FORMATS = {  # of slots of 8 bytes, by the types of arguments
     "*": "Q",
     "i1": "b7x",
@@ -45,6 +44,14 @@ FORMATS = {  # of slots of 8 bytes, by the types of arguments
     "fp32": "f4x",
     "fp64": "d",
 }
+
+
+def overlaps(compute_capability: int) -> bool:
+    """Do kernels come up while the one before them runs (see launch/overlap.py)? From Hopper on, in data centres.
+
+    sm_120 has the instructions too, but captures of such launches were seen to fail there (sgl-project/sglang#18596).
+    """
+    return 90 <= compute_capability < 110
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from cuda.bindings import driver as cu
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.interface import AddressLaunch, GpuDriver, KernelError
-from genesis.backends.cuda.driver.launching import OVERLAPS_FROM, Block, Configuration, Launcher, attribute
+from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher, attribute, overlaps
 from genesis.dtypes import DType
 
 _SUCCESS = cu.CUresult.CUDA_SUCCESS
@@ -93,8 +93,8 @@ class MapKernel:
         here = driver.gpu()
         self._launcher = Launcher(here, device, _function(here, name, cubin, shared, device), name)
         self._shared = shared
-        overlaps = here.properties(device).compute_capability >= OVERLAPS_FROM
-        self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if overlaps else []
+        does_overlap = overlaps(here.properties(device).compute_capability)
+        self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if does_overlap else []
 
     def prepare(
         self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes

@@ -22,7 +22,7 @@ from triton.runtime import driver as triton_runtime
 from genesis.backends.cuda.driver import deferred
 from genesis.backends.cuda.driver.current import current_handle
 from genesis.backends.cuda.driver.interface import GpuDriver, Signature
-from genesis.backends.cuda.driver.launching import OVERLAPS_FROM
+from genesis.backends.cuda.driver.launching import overlaps
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction, CUmodule
@@ -80,7 +80,7 @@ def compile_kernel(kernel: JITFunction, signature: Signature, compute_capability
 
 def overlapping(kernel: JITFunction, signature: Signature, compute_capability: int) -> Signature:
     """Have a kernel that can (see launch.overlap) come up while the one before it runs, on devices that can."""
-    if "PDL" not in kernel.arg_names or compute_capability < OVERLAPS_FROM:
+    if "PDL" not in kernel.arg_names or not overlaps(compute_capability):
         return signature
     switch = (kernel.arg_names.index("PDL"),)
     constants = tuple((path, path == switch or value) for path, value in signature.constants)

@@ -72,7 +72,7 @@ def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry, num_rows
 
 
 def state_shape(num_inputs: int, num_outputs: int) -> Shape:
-    """What is saved in the place of the convolution's output, in float32: see kernels._wide_statistics_kernel."""
+    """The shape of what is saved in the place of the output, in float32: see kernels._wide_statistics_kernel."""
     return (1 + num_outputs + -(-num_outputs // num_inputs), num_inputs)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.launch import tiles
 
@@ -33,7 +31,7 @@ def num_multiprocessors(device: int) -> int:
     return driver.get().properties(device).multiprocessor_count
 
 
-def fitted(tile: dict[str, int], num_rows: int, num_inputs: int, num_outputs: int) -> dict[str, Any]:
+def fitted(tile: dict[str, int], num_rows: int, num_inputs: int, num_outputs: int) -> dict[str, int]:
     """The constants of a kernel: blocks no larger than the problem, those of outputs such that none is nearly empty."""
     block_m = min(max(tiles.power_of_2(num_rows), 16), tile["BLOCK_M"])
     sizes = [size for size in (16, 32, 64) if size <= tile["BLOCK_K"] and (size > 16 or num_outputs <= 16)]

@@ -1,4 +1,4 @@
-"""What the kernels of the 1×1 expansion load: blocks of rows (pixels), the norm, and mean(u) computed from them.
+"""Loads of the 1×1 expansion's kernels: blocks of rows (pixels), the norm, and mean(u) computed from them.
 
 Numbers of inputs and outputs are multiples of 8.
 """

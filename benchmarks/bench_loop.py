@@ -36,6 +36,7 @@ from torch_networks import UNet
 
 import genesis
 import genesis.torch
+from genesis.torch import native_steps
 from genesis.torch.links import running_alone
 
 
@@ -117,6 +118,8 @@ def compare(comparison: Comparison, name: str, loops: dict[str, Loop], arguments
     """Time the sides in turn, and write down what is known."""
     case, names = CASES[name], list(loops)
     times: dict[str, list[float]] = {side: [] for side in names}
+    if "genesis" in loops and arguments.device == "cuda":
+        native_steps.wait()  # for what is compiled in the background
     with turns.measuring():
         for index in range(arguments.rounds):
             first = index % len(names)

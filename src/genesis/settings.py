@@ -8,6 +8,7 @@ GENESIS_TUNE       seconds that a process may spend on tuning its convolutions (
 GENESIS_COMPILERS  processes that compile while kernels are tuned (default: one per core, at most 16); 0: threads
 GENESIS_WORKSPACE  the most MiB of scratch memory that one convolution may use (default 1024)
 GENESIS_DETERMINISTIC  1: only kernels that return the same bits every time (default 0)
+GENESIS_OVERLAP    0: kernels on a GPU start when the one before has ended, from the time they are loaded (default 1)
 GENESIS_SHORT_STEPS  0: genesis.torch.compile replays with PyTorch's runtime around it, step by step (default 1)
 """
 
@@ -36,11 +37,12 @@ class Settings:
     deterministic: bool = False
     compilers: int | None = None
     short_steps: bool = True
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         debug, tune, workspace = _number(self.debug, int), _number(self.tune, float), _number(self.workspace, int)
         cache_dir, deterministic = _folder(self.cache_dir), _bool(self.deterministic)
-        short_steps = _bool(self.short_steps)
+        short_steps, overlap = _bool(self.short_steps), _bool(self.overlap)
         _require("GENESIS_DEBUG", debug in range(5), "a number from 0 to 4", self.debug)
         _require("GENESIS_CHECK", self.check in ("", "nan", "cpu"), "nan or cpu", self.check)
         _require("GENESIS_CACHE_DIR", cache_dir is not None, "a folder", self.cache_dir)
@@ -49,6 +51,7 @@ class Settings:
         _require("GENESIS_WORKSPACE", workspace >= 0, "a whole number of MiB, at least 0", self.workspace)
         _require("GENESIS_DETERMINISTIC", deterministic is not None, "0 or 1", self.deterministic)
         _require("GENESIS_SHORT_STEPS", short_steps is not None, "0 or 1", self.short_steps)
+        _require("GENESIS_OVERLAP", overlap is not None, "0 or 1", self.overlap)
         asked: int | str | None = self.compilers  # of the environment: a string
         compilers = None if asked is None or asked == "auto" else _number(asked, int)
         is_number = compilers is None or compilers >= 0
@@ -56,8 +59,10 @@ class Settings:
         assert cache_dir is not None
         assert deterministic is not None
         assert short_steps is not None
+        assert overlap is not None
         self.debug, self.tune, self.workspace = int(debug), float(tune), int(workspace)
-        self.cache_dir, self.deterministic, self.short_steps = cache_dir, deterministic, short_steps
+        self.cache_dir, self.deterministic = cache_dir, deterministic
+        self.short_steps, self.overlap = short_steps, overlap
         self.compilers = None if compilers is None else int(compilers)
 
     @classmethod

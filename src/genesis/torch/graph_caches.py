@@ -20,7 +20,7 @@ from torch import fx
 import genesis
 from genesis.settings import settings
 
-_SAME_GRAPHS = ("debug", "cache_dir", "tune", "compilers")  # settings that no graph depends on
+_SAME_GRAPHS = ("debug", "cache_dir", "tune", "compilers", "overlap")  # settings that no graph depends on
 
 
 def key(options: Mapping[str, object]) -> dict[str, object]:
@@ -51,7 +51,8 @@ def _modes() -> tuple[object, ...]:
 def _sources() -> str:
     """A hash of the files that decide on graphs: they may change while the version stays."""
     root, found = Path(genesis.__file__).parent, hashlib.sha256()
-    for path in sorted([*root.glob("*.py"), *root.glob("fusion/*.py"), *root.glob("torch/*.py")]):
+    folders = (".", "fusion", "torch", "backends/cuda/ops/conv_bn_relu")  # the last decides on shapes of results
+    for path in sorted(path for folder in folders for path in (root / folder).glob("*.py")):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()
 

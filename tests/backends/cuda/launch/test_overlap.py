@@ -17,6 +17,7 @@ from genesis.backends.cuda import ops
 from genesis.backends.cuda.driver.triton_driver import compile_kernel, overlapping
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kernels
+from genesis.settings import override
 
 _OPS = Path(ops.__path__[0])
 _ENTRY = re.compile(r'extern "C" __global__ .*?\) \{\n(.*?)\n\}\n', re.DOTALL)
@@ -60,3 +61,5 @@ def test_the_driver_switches_it_on(capability: int, waits: bool) -> None:
     compiled = compile_kernel(specimen.kernel, signature, capability)
     assert ("griddepcontrol.wait" in compiled.asm["ptx"]) is waits
     assert bool(compiled.metadata.launch_pdl) is waits
+    with override(overlap=False):
+        assert overlapping(specimen.kernel, specimen.signature(), capability) == specimen.signature()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cuda.bindings import driver as cu
 
 from genesis.backends.cuda.driver.interface import Function, GpuDriver, RawLaunch, Value
+from genesis.settings import settings
 
 if TYPE_CHECKING:
     from _ctypes import _CArgObject
@@ -51,7 +52,7 @@ def overlaps(compute_capability: int) -> bool:
 
     sm_120 has the instructions too, but captures of such launches were seen to fail there (sgl-project/sglang#18596).
     """
-    return 90 <= compute_capability < 110
+    return settings.overlap and 90 <= compute_capability < 110
 
 
 @functools.cache

@@ -39,7 +39,7 @@ _KERNELS: dict[str, tuple[JITFunction, JITFunction]] = {
 }
 # grad · f′(x) by y, of those whose derivative by x would be another.
 _BY_RESULT = {"sigmoid": kernels._sigmoid_backward_kernel, "tanh": kernels._tanh_backward_kernel}
-# Of results of 16 bits: approximate to 1e-6, by few instructions, as there are kernels that would wait for these.
+# Of results of 16 bits: right to 2e-6, by few instructions, as there are kernels that would wait for more.
 _16_BIT: dict[str, tuple[JITFunction, JITFunction]] = {
     "elu": (kernels._elu_16_bit_kernel, kernels._elu_16_bit_backward_kernel),
     "silu": (kernels._silu_16_bit_kernel, kernels._silu_16_bit_backward_kernel),

@@ -9,7 +9,11 @@ from triton.language.extra.cuda import libdevice
 
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.activation.kernels import activation as kernels
-from genesis.backends.cuda.ops.activation.kernels.activation import _logistic, _logistic_16_bit
+from genesis.backends.cuda.ops.activation.kernels.activation import (
+    _logistic,
+    _logistic_16_bit,
+    _sigmoid_backward_kernel,
+)
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.dtypes import bfloat16, float32, float64
 
@@ -66,11 +70,15 @@ def _mish_kernel(x):
 
 
 @triton.jit
+def _through_mish(grad, x, e, n, share):
+    return grad * share * (n + 4.0 * x * e * (1.0 + e) * share)  # d = n / (n + 2) + x·4e·(1 + e) / (n + 2)²
+
+
+@triton.jit
 def _through_mish_kernel(grad, x):
     e = _exp_for_mish(x)
     n = e * (e + 2.0)
-    share = libdevice.rcp_rn(n + 2.0)
-    return grad * share * (n + 4.0 * x * e * (1.0 + e) * share)  # d = n / (n + 2) + x·4e·(1 + e) / (n + 2)²
+    return _through_mish(grad, x, e, n, libdevice.rcp_rn(n + 2.0))
 
 
 @triton.jit
@@ -89,20 +97,17 @@ def _mish_16_bit_kernel(x):
 def _through_mish_16_bit_kernel(grad, x):
     e = _exp_for_mish_16_bit(x)
     n = e * (e + 2.0)
-    share = libdevice.fast_dividef(1.0, n + 2.0)
-    return grad * share * (n + 4.0 * x * e * (1.0 + e) * share)
+    return _through_mish(grad, x, e, n, libdevice.fast_dividef(1.0, n + 2.0))
 
 
 @triton.jit
 def _through_sigmoid_16_bit_kernel(grad, x):
-    y = _logistic_16_bit(x)
-    return grad * (1.0 - y) * y
+    return _sigmoid_backward_kernel(grad, _logistic_16_bit(x))
 
 
 @triton.jit
 def _through_sigmoid_kernel(grad, x):
-    y = _logistic(x)
-    return grad * (1.0 - y) * y  # d = σ·(1 − σ)
+    return _sigmoid_backward_kernel(grad, _logistic(x))
 
 
 @triton.jit

@@ -396,9 +396,8 @@ def _shapes_forward(*args: *ForwardArguments) -> tuple[Tensor, ...]:
     if input.is_cuda:
         from genesis.backends.cuda.ops.conv_bn_relu import expand_1x1 as wide_conv_bn_relu
 
-        shape, geometry = tuple(weight.shape), geometry_of(stride, padding, dilation, groups)
-        num_rows = input.shape[0] * input.shape[2] * input.shape[3]
-        has_state = training and wide_conv_bn_relu.supports(dtype_of(input), shape, geometry, num_rows)
+        shapes, geometry = (tuple(input.shape), tuple(weight.shape)), geometry_of(stride, padding, dilation, groups)
+        has_state = training and wide_conv_bn_relu.supports(dtype_of(input), *shapes, geometry)
         if has_state:
             kept = input.new_empty(wide_conv_bn_relu.state_shape(weight.shape[1], num_outputs), dtype=torch.float32)
         writes = residual is not None

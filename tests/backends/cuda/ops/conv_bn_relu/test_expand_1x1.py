@@ -161,5 +161,6 @@ def test_chosen_where_it_is_faster(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], num_rows: int, expected: bool
 ) -> None:
     monkeypatch.undo()
-    assert supports(dtypes.bfloat16, shape, GEOMETRY, num_rows) is expected
-    assert not supports(dtypes.float16, shape, GEOMETRY, num_rows)
+    images = (num_rows, shape[1], 1, 1)
+    assert supports(dtypes.bfloat16, images, shape, GEOMETRY) is expected
+    assert not supports(dtypes.float16, images, shape, GEOMETRY)

@@ -6,6 +6,7 @@ expand_1x1_hopper.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -54,8 +55,8 @@ for _plans in (_forwards, _statistics, _finishes):
     driver.forget_on_switch(_plans.clear)
 
 
-def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry, num_rows: int) -> bool:
-    """Is this the faster way for images of so many pixels in all?
+def supports(dtype: DType, shape: Shape, weight_shape: Shape, geometry: ConvGeometry) -> bool:
+    """Is this the faster way for images of this shape?
 
     float16 is left out: the products of gradients and weights could leave its range.
     """
@@ -67,7 +68,7 @@ def supports(dtype: DType, weight_shape: Shape, geometry: ConvGeometry, num_rows
         and (stride, padding, groups) == ((1, 1), (0, 0), 1)
         and 16 <= num_inputs <= min(num_outputs, _MOST_INPUTS)
         and (num_inputs % 8, num_outputs % 8) == (0, 0)
-        and num_rows >= LEAST_ROWS
+        and math.prod(shape) >= LEAST_ROWS * num_inputs
     )
 
 

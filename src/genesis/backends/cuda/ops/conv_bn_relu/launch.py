@@ -64,7 +64,7 @@ def conv_bn_relu(
 ) -> _Results:  # fmt: skip
     state = _dense(norm)
     training = options.training
-    if training and _is_wide(input, weight, geometry):
+    if training and wide_conv_bn_relu.supports(input.dtype, input.shape, weight.shape, geometry):
         result = wide_conv_bn_relu.forward(input, weight, bias, state, residual, options, activation)
     else:
         moments = None
@@ -76,10 +76,6 @@ def conv_bn_relu(
     if training:
         _write_back(norm, state)
     return result
-
-
-def _is_wide(input: DeviceArray, weight: DeviceArray, geometry: ConvGeometry) -> bool:
-    return wide_conv_bn_relu.supports(input.dtype, weight.shape, geometry, input.size // max(input.shape[1], 1))
 
 
 def conv_bn_begin(
@@ -94,7 +90,7 @@ def conv_bn_begin(
     if weight is None:
         x = channels_last(input)
         found = (*_statistics(x, None, state, options), x)
-    elif _is_wide(input, weight, geometry):
+    elif wide_conv_bn_relu.supports(input.dtype, input.shape, weight.shape, geometry):
         found = wide_conv_bn_relu.statistics(input, weight, bias, state, options)
     else:
         x, moments = conv_forward_with_moments(input, weight, bias, geometry)

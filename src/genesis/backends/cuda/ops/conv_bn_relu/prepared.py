@@ -340,9 +340,8 @@ def supports_inference(operands: Operands, geometry: ConvGeometry) -> bool:
 
 def training(operands: Operands, eps: float, geometry: ConvGeometry) -> Training:
     """operands, geometry: such as supports() allows."""
-    is_wide = wide_conv_bn_relu.supports(
-        operands.x.dtype, operands.weight.shape, geometry, operands.x.size // operands.x.shape[1]
-    )
+    x, weight = operands.x, operands.weight
+    is_wide = wide_conv_bn_relu.supports(x.dtype, x.shape, weight.shape, geometry)
     return (WideTraining if is_wide else Training)(operands, eps, geometry)
 
 

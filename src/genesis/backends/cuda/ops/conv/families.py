@@ -13,6 +13,7 @@ from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthw
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
 from genesis.backends.cuda.ops.conv.candidates.grouped import shape as grouped_shapes
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import shape as plain_shapes
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
@@ -55,6 +56,7 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
       multiply-adds: of more than 280 terms they are further off than 3e-7, or not, depending on how a plan shares them
       out. The tuner checks that, a guess can't;
     - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours;
+    - in 16 bits, where they would copy channels first that are no multiples of 8, unless there is one tap;
     - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
 
     The kernels for groups come after all others, but first where the others are far behind them.
@@ -84,7 +86,7 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
         and any(True for _ in _FIRST_LAYER.variants(problem))
     )
     waits_for_the_host = problem.flops < 10**8 and problem.bytes < 2**20
-    if not (exact or first_layer or waits_for_the_host):
+    if not (exact or first_layer or waits_for_the_host or plain_shapes.is_best_guess(problem)):
         return FAMILIES
     return sorted(FAMILIES, key=lambda family: family.prefix in _LIBRARIES)
 

@@ -7,25 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from torch.nn import functional as F
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine.bench import Built
-from genesis.backends.cuda.engine.candidate import Candidate, admissible
 from genesis.backends.cuda.ops.conv import accuracy, families
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.grouped import candidate as module
 from genesis.backends.cuda.ops.conv.candidates.grouped import shape as shapes
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import Grouped, GroupedFamily
 from genesis.backends.cuda.ops.conv.operation import CONV
-from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from genesis.backends.cuda.runtime import array, streams
-from genesis.shapes import channels_last_strides
-
-DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
-TORCH = {dtypes.float32: torch.float32, dtypes.float16: torch.float16, dtypes.bfloat16: torch.bfloat16}
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD
+from tests.backends.cuda.ops.conv.candidates.against_float64 import (
+    DIRECTIONS,
+    TORCH,
+    check,
+    expected_of,
+    operands_of,
+    problem_of,
+    run,
+)
 
 # groups, (inputs, outputs) of each, images, (height, width), taps, stride, padding, dilation
 CASES = [
@@ -43,86 +44,31 @@ CASES = [
 ]
 
 
-def _problem(direction: str, case: Any, dtype: Any, **options: Any) -> ConvProblem:
-    groups, (inputs, outputs), images, sizes, taps, stride, padding, dilation = case
-    return ConvProblem(
-        direction, (images, groups * inputs, *sizes), (groups * outputs, inputs, *taps), stride, padding, dilation,
-        groups, dtype=dtype, **options,
-    )  # fmt: skip
-
-
-def _operands(problem: ConvProblem) -> list[torch.Tensor | None]:
-    """first, second, bias, residual."""
-    torch.manual_seed(0)
-    p, dtype = problem, TORCH[problem.dtype]
-    scale = 1 if p.direction == WEIGHT_GRAD else 1 / math.sqrt(p.num_terms)
-    found = [torch.randn(p.first_shape), torch.randn(p.second_shape) * scale]
-    host = [each.to(dtype).contiguous(memory_format=torch.channels_last) for each in found]
-    bias = torch.randn(p.result_shape[1]).to(dtype) if p.bias else None
-    residual = torch.randn(p.result_shape).to(dtype) if p.residual else None
-    return [*host, bias, None if residual is None else residual.contiguous(memory_format=torch.channels_last)]
-
-
-def _expected(problem: ConvProblem, operands: list[torch.Tensor | None]) -> torch.Tensor:
-    p = problem
-    first, second, bias, residual = (None if each is None else each.double() for each in operands)
-    assert first is not None
-    assert second is not None
-    options = (p.stride, p.padding, p.dilation, p.groups)
-    if p.direction == FORWARD:
-        result = F.conv2d(first, second, None, *options)
-    elif p.direction == INPUT_GRAD:
-        result = torch.nn.grad.conv2d_input(p.input_shape, second, first, *options)
-    else:
-        result = torch.nn.grad.conv2d_weight(second, p.weight_shape, first, *options)
-    result = result if bias is None else result + bias[:, None, None]
-    result = result if residual is None else result + residual
-    return result.relu() if p.activation else result
-
-
-def _run(problem: ConvProblem, candidate: Candidate[ConvProblem], operands: list[Any]) -> Any:
-    assert admissible(candidate, problem)
-    out = array.empty(problem.result_shape, problem.dtype, 0, channels_last_strides(problem.result_shape))
-    workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
-    given = [0 if operand is None else operand.data_pointer for operand in operands]
-    candidate.prepare(problem)(streams.current_handle(0), out.data_pointer, *given, workspace.data_pointer)
-    return out
-
-
-def _check(put: Callable[[Any], Any], get: Any, problem: ConvProblem, candidate: Candidate[ConvProblem]) -> None:
-    operands = _operands(problem)
-    result = _run(problem, candidate, [None if each is None else put(each) for each in operands])
-    expected = _expected(problem, operands)
-    error = float((get(result).double() - expected).norm() / expected.norm())
-    few = 2 if expected.numel() < 200 else 1  # the error of few elements is not spread
-    assert error <= few * accuracy.error_bound(problem), f"{problem}: {candidate.name}: {error:.2e}"
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_directions(cuda: Backend, put: Callable[[Any], Any], get: Any, direction: str, case: Any) -> None:
     """Shapes and dtypes in turns, so that each shape meets each dtype somewhere."""
     turn = CASES.index(case) + DIRECTIONS.index(direction)
     for i, dtype in enumerate(TORCH):
-        problem = _problem(direction, case, dtype)
+        problem = problem_of(direction, case, dtype)
         choice = GroupedFamily().variants(problem)
-        _check(put, get, problem, choice[(turn + i) % len(choice)])
+        check(put, get, problem, choice[(turn + i) % len(choice)])
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
 def test_all_shapes(cuda: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, direction: str) -> None:
-    problem = _problem(direction, CASES[0], dtype)
+    problem = problem_of(direction, CASES[0], dtype)
     for candidate in GroupedFamily().variants(problem):
-        _check(put, get, problem, candidate)
+        check(put, get, problem, candidate)
 
 
 def test_float32_rounded_to_11_bits(cuda: Backend, put: Callable[[Any], Any], get: Any) -> None:
     for direction in DIRECTIONS:
-        problem = _problem(direction, CASES[1], dtypes.float32, precision="high")
+        problem = problem_of(direction, CASES[1], dtypes.float32, precision="high")
         candidate = GroupedFamily().variants(problem)[0]
         assert candidate.arithmetic == "tf32"
-        _check(put, get, problem, candidate)
+        check(put, get, problem, candidate)
 
 
 @pytest.mark.parametrize(
@@ -137,18 +83,18 @@ def test_float32_rounded_to_11_bits(cuda: Backend, put: Callable[[Any], Any], ge
 )
 def test_epilogue(cuda: Backend, put: Callable[[Any], Any], get: Any, options: Any) -> None:
     for dtype in (dtypes.float32, dtypes.bfloat16):
-        problem = _problem(FORWARD, CASES[4], dtype, **options)
+        problem = problem_of(FORWARD, CASES[4], dtype, **options)
         for candidate in GroupedFamily().variants(problem)[::5]:
-            _check(put, get, problem, candidate)
+            check(put, get, problem, candidate)
         if "activation" not in options:
-            problem = _problem(INPUT_GRAD, CASES[1], dtype, **options)
-            _check(put, get, problem, GroupedFamily().variants(problem)[0])
+            problem = problem_of(INPUT_GRAD, CASES[1], dtype, **options)
+            check(put, get, problem, GroupedFamily().variants(problem)[0])
 
 
 @pytest.mark.parametrize("dtype", TORCH, ids=str)
 def test_statistics(cuda: Backend, dtype: Any) -> None:
     for case in (CASES[1], CASES[4], (2, (8, 8), 3, (13, 7), (1, 1), (1, 1), (0, 0), (1, 1))):
-        problem = _problem(FORWARD, case, dtype, statistics=True, bias=True)
+        problem = problem_of(FORWARD, case, dtype, statistics=True, bias=True)
         bench = ConvBench(problem)
         for candidate in GroupedFamily().variants(problem)[:3:2]:
             built = Built(candidate, candidate.prepare(problem), candidate.workspace(problem))
@@ -162,13 +108,13 @@ def test_what_a_group_holds_stays_in_it(
 ) -> None:
     """An infinity, a NaN, or what the parts of float32 can't hold: other groups of the tile are as exact as ever."""
     for dtype in (dtypes.float32, dtypes.bfloat16):
-        problem = _problem(direction, CASES[0], dtype)
-        operands = _operands(problem)
+        problem = problem_of(direction, CASES[0], dtype)
+        operands = operands_of(problem)
         assert operands[0] is not None
         operands[0][:, 5] = value
-        expected = _expected(problem, operands)
+        expected = expected_of(problem, operands)
         for candidate in GroupedFamily().variants(problem)[:2]:
-            result = get(_run(problem, candidate, [None if each is None else put(each) for each in operands])).double()
+            result = get(run(problem, candidate, [None if each is None else put(each) for each in operands])).double()
             others = [channel for channel in range(32) if channel // 4 != 1]
             assert (result[:, others] - expected[:, others]).norm() <= 4e-3 * expected[:, others].norm()
             assert not math.isfinite(value) or dtype is dtypes.bfloat16 or result.isfinite().all()
@@ -179,24 +125,24 @@ def test_weight_gradient_of_few_pixels_and_of_many_splits(
 ) -> None:
     monkeypatch.setattr(module, "_LEAST_STEPS", 1)
     for case in (CASES[0], (4, (8, 8), 3, (13, 11), (3, 3), (1, 1), (1, 1), (1, 1))):
-        problem = _problem(WEIGHT_GRAD, case, dtypes.float32)
+        problem = problem_of(WEIGHT_GRAD, case, dtypes.float32)
         candidate = GroupedFamily().variants(problem)[1]
         assert isinstance(candidate, Grouped)
         num_splits, pixels = module._splits(problem, candidate.shape)
         assert (num_splits - 1) * pixels < problem.num_terms <= num_splits * pixels
         assert num_splits > 1 or problem.num_terms < 2 * candidate.shape.block_k
-        _check(put, get, problem, candidate)
+        check(put, get, problem, candidate)
 
 
 def test_where_it_is_a_candidate(simulated: Backend) -> None:
     case = (32, (8, 8), 64, (28, 28), (3, 3), (1, 1), (1, 1), (1, 1))
     for direction in DIRECTIONS:
         for dtype in (dtypes.float32, dtypes.bfloat16):
-            assert "grouped" in [each.family for each in CONV.candidates(_problem(direction, case, dtype))]
-    assert not GroupedFamily().variants(_problem(FORWARD, case, dtypes.float64))
-    assert not GroupedFamily().variants(_problem(FORWARD, (1, *case[1:]), dtypes.float32))
-    assert not GroupedFamily().variants(_problem(FORWARD, (8, (1, 1), *case[2:]), dtypes.float32))
-    assert not GroupedFamily().variants(_problem(FORWARD, (2, (256, 256), *case[2:]), dtypes.float32))
+            assert "grouped" in [each.family for each in CONV.candidates(problem_of(direction, case, dtype))]
+    assert not GroupedFamily().variants(problem_of(FORWARD, case, dtypes.float64))
+    assert not GroupedFamily().variants(problem_of(FORWARD, (1, *case[1:]), dtypes.float32))
+    assert not GroupedFamily().variants(problem_of(FORWARD, (8, (1, 1), *case[2:]), dtypes.float32))
+    assert not GroupedFamily().variants(problem_of(FORWARD, (2, (256, 256), *case[2:]), dtypes.float32))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -219,7 +165,7 @@ def test_where_it_is_the_guess(
     options: dict[str, Any], expected: tuple[str, ...],
 ) -> None:  # fmt: skip
     case = (groups, channels, 8, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1))
-    problem = _problem(direction, case, dtype, **options)
+    problem = problem_of(direction, case, dtype, **options)
     assert (next(iter(CONV.candidates(problem))).family == "grouped") == (direction in expected)
     assert (families.in_order(problem)[0].prefix == "grouped") == (direction in expected)
 
@@ -228,7 +174,7 @@ def test_where_it_is_the_guess(
 def test_shapes(simulated: Backend, direction: str) -> None:
     """Each has a name of its own, by which the store finds it again, and tiles that a tensor core takes."""
     for case in CASES:
-        problem = _problem(direction, case, dtypes.bfloat16)
+        problem = problem_of(direction, case, dtypes.bfloat16)
         variants = GroupedFamily().variants(problem)
         assert len({each.name for each in variants}) == len(variants) > 0
         inputs, outputs = shapes.channels(problem)

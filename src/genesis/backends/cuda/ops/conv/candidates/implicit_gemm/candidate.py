@@ -15,6 +15,7 @@ from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.launch import tiles
 from genesis.backends.cuda.launch.binding import Pointer, accumulator, bind
 from genesis.backends.cuda.launch.tiles import Tile
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import shape
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels import gather, weight_grad
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
@@ -23,43 +24,29 @@ from genesis.shapes import channels_last_strides
 if TYPE_CHECKING:
     import triton.language as tl
 
-# By bytes per element, from large to small.
-_TILES = {
-    2: (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 3), Tile(128, 64, 64, 4, 3), Tile(64, 64, 64, 4, 3)),
-    4: (Tile(128, 128, 32, 8, 3), Tile(128, 64, 32, 4, 3), Tile(64, 64, 32, 4, 3)),
-    8: (Tile(64, 64, 16, 4, 3), Tile(32, 32, 16, 4, 3)),
-}
-_DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS = 4096, 128  # results per program; of so many channels at most
-_FLAT_BELOW = 16  # channels; fewer fill no block of terms
 _GROUP = 8
 _SPLIT_LIMIT = 64 << 20  # bytes of partial sums
-_NUM_TILES = 3  # worth trying
 
 
 class ImplicitGemmFamily(Family[ConvProblem]):
     prefix = "implicit_gemm"
 
     def variants(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
-        if problem.is_depthwise:
-            return [ImplicitGemm(_depthwise_tile(*_depthwise_sizes(problem)))]
-        choice = tiles.ranked(
-            _TILES[problem.dtype.itemsize], *_product_sizes(problem), problem.groups, problem.dtype, problem.device
-        )
-        return [ImplicitGemm(tile) for tile in choice[:_NUM_TILES]]
+        return [ImplicitGemm(*choice) for choice in shape.choices(problem)]
 
     def general(self, problem: ConvProblem) -> Candidate[ConvProblem]:
         """One whose kernels are compiled once for problems of all sizes: a compiler takes longer than it runs."""
-        if problem.is_depthwise:
-            return ImplicitGemm(_depthwise_tile(_DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS), general=True)
-        return ImplicitGemm(_TILES[problem.dtype.itemsize][-2], general=True)
+        return ImplicitGemm(*shape.general(problem), general=True)
 
 
 class ImplicitGemm(Candidate[ConvProblem]):
     """The plain kernels with one tile."""
 
-    def __init__(self, tile: Tile, general: bool = False) -> None:
-        self.tile, self._general = tile, general
-        self.name = f"{ImplicitGemmFamily.prefix}/{tile.block_m}x{tile.block_n}x{tile.block_k} w{tile.num_warps}"
+    def __init__(self, tile: Tile, flat: bool = False, general: bool = False) -> None:
+        """flat: taps and input channels are one dimension, which blocks cut where they will."""
+        self.tile, self.flat, self._general = tile, flat, general
+        sizes = f"{tile.block_m}x{tile.block_n}x{tile.block_k} w{tile.num_warps}"
+        self.name = f"{ImplicitGemmFamily.prefix}/{sizes}{' flat' if flat else ''}"
 
     def supports(self, problem: ConvProblem) -> bool:
         return problem.dtype.is_floating_point
@@ -67,14 +54,14 @@ class ImplicitGemm(Candidate[ConvProblem]):
     def workspace(self, problem: ConvProblem) -> int:
         if problem.direction != WEIGHT_GRAD:
             return 0
-        num_splits, _ = _splits(problem, self.tile)
+        num_splits, _ = _splits(problem, self.tile, self.flat)
         sums = math.prod(problem.weight_shape) * accumulator(problem.dtype).itemsize
         return num_splits * sums if num_splits > 1 else 0
 
     def prepare(self, problem: ConvProblem) -> Launch:
         if problem.direction == WEIGHT_GRAD:
-            return _prepare_weight_grad(problem, self.tile, self._general)
-        return _prepare_gather(problem, self.tile, self._general)
+            return _prepare_weight_grad(problem, self.tile, self.flat, self._general)
+        return _prepare_gather(problem, self.tile, self.flat, self._general)
 
 
 # --- forward and input gradient ---------------------------------------------------------------------------------------
@@ -132,8 +119,8 @@ def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
     return [(row, column) for row in input_grad_axes(*along[0]) for column in input_grad_axes(*along[1])]
 
 
-def _prepare_gather(problem: ConvProblem, tile: Tile, general: bool) -> Launch:
-    found = [_gather(problem, tile, axes, general) for axes in _axes(problem)]
+def _prepare_gather(problem: ConvProblem, tile: Tile, flat: bool, general: bool) -> Launch:
+    found = [_gather(problem, tile, flat, axes, general) for axes in _axes(problem)]
     launches = [each for each in found if each is not None]
     if len(launches) == 1:
         return launches[0]
@@ -152,7 +139,7 @@ class _Constants(TypedDict):
     RELU: NotRequired[bool]
 
 
-def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: bool) -> Launch | None:
+def _gather(problem: ConvProblem, tile: Tile, flat: bool, axes: tuple[Axis, Axis], general: bool) -> Launch | None:
     """out, at the positions that the axes name, = act(Σ first · weight + bias + residual); None: there are none."""
     p, (row, column) = problem, axes
     transposed = p.direction != FORWARD  # out has the channels that the weight counts as its inputs
@@ -196,8 +183,9 @@ def _gather(problem: ConvProblem, tile: Tile, axes: tuple[Axis, Axis], general: 
             gather._conv_kernel, p.device, (p.groups * tile.num_tiles(num_pixels, num_outputs),), *pointers,
             num_pixels, num_outputs, num_inputs, *geometry, place_strides, first_strides,
             (*channel_strides, *tap_strides), p.weight_shape[0] // p.groups * k, place_strides if p.residual else None,
-            **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=num_inputs < _FLAT_BELOW, GROUP=_GROUP,
-            **tile.constants,
+            **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=flat, GROUP=_GROUP,
+            TRANSPOSED=transposed, INPUT_VECTOR=_vector(num_inputs, general),
+            OUTPUT_VECTOR=_vector(num_outputs, general), **tile.constants,
         )  # fmt: skip
     return _with_operands(ready, out_offset, weight_offset, p.bias, p.residual)
 
@@ -218,11 +206,11 @@ def _with_operands(ready: AddressLaunch, out_offset: int, weight_offset: int, bi
 
 
 # --- weight gradient --------------------------------------------------------------------------------------------------
-def _prepare_weight_grad(problem: ConvProblem, tile: Tile, general: bool) -> Launch:
+def _prepare_weight_grad(problem: ConvProblem, tile: Tile, flat: bool, general: bool) -> Launch:
     p = problem
     num_outputs, num_inputs, *taps = p.weight_shape
     num_pixels = p.num_terms
-    num_splits, pixels_per_split = _splits(p, tile)
+    num_splits, pixels_per_split = _splits(p, tile, flat)
     num_elements = math.prod(p.weight_shape)
     order = channels_last_strides(p.weight_shape)
     sums = p.dtype if num_splits == 1 else accumulator(p.dtype)
@@ -242,9 +230,11 @@ def _prepare_weight_grad(problem: ConvProblem, tile: Tile, general: bool) -> Lau
         )  # fmt: skip
     else:
         ready = bind(
-            weight_grad._conv_weight_grad_kernel, p.device, (_num_tiles(p, tile) * num_splits,), *pointers, num_pixels,
-            num_outputs // p.groups, num_inputs, *geometry, num_splits, pixels_per_split, *strides,
-            **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=num_inputs < _FLAT_BELOW, **tile.constants,
+            weight_grad._conv_weight_grad_kernel, p.device, (shape.num_tiles(p, tile, flat) * num_splits,), *pointers,
+            num_pixels, num_outputs // p.groups, num_inputs, *geometry, num_splits, pixels_per_split, *strides,
+            **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=flat,
+            INPUT_VECTOR=_vector(num_inputs, general), OUTPUT_VECTOR=_vector(num_outputs // p.groups, general),
+            **tile.constants,
         )  # fmt: skip
     if num_splits == 1:
         return lambda stream, out, grad, x, *_: ready(stream, out, grad, x)
@@ -260,12 +250,14 @@ def _prepare_weight_grad(problem: ConvProblem, tile: Tile, general: bool) -> Lau
     return run
 
 
-def _splits(problem: ConvProblem, tile: Tile) -> tuple[int, int]:
+def _splits(problem: ConvProblem, tile: Tile, flat: bool) -> tuple[int, int]:
     """Over how many programs the pixels of one tile are shared out, and how many each gets."""
     pixels_per_block = tile.block_m if problem.is_depthwise else tile.block_k
     num_bytes = math.prod(problem.weight_shape) * accumulator(problem.dtype).itemsize
     num_pixels = problem.num_terms
-    num_splits = _num_splits(_num_tiles(problem, tile), num_pixels, pixels_per_block, num_bytes, problem.device)
+    num_splits = _num_splits(
+        shape.num_tiles(problem, tile, flat), num_pixels, pixels_per_block, num_bytes, problem.device
+    )
     blocks = -(-num_pixels // pixels_per_block)
     return num_splits, -(-blocks // num_splits) * pixels_per_block
 
@@ -276,40 +268,14 @@ def _num_splits(num_programs: int, num_pixels: int, pixels_per_block: int, num_b
     return max(1, min(wanted, num_pixels // (4 * pixels_per_block), _SPLIT_LIMIT // max(num_bytes, 1)))
 
 
-def _num_tiles(problem: ConvProblem, tile: Tile) -> int:
-    """The programs of a weight's gradient, without splits."""
-    num_outputs, num_inputs, *taps = problem.weight_shape
-    if problem.is_depthwise:
-        return math.prod(taps) * -(-num_outputs // tile.block_n)
-    flat = num_inputs < _FLAT_BELOW
-    rows, columns, _ = _product_sizes(problem)
-    return problem.groups * tile.num_tiles(rows, columns) * (1 if flat else math.prod(taps))
+# --- what the kernels are told of sizes -------------------------------------------------------------------------------
+def _vector(num_channels: int, general: bool) -> int:
+    """How many channels may be loaded at once, where the compiler can't know it: of multiples of 16 it does.
 
-
-# --- sizes ------------------------------------------------------------------------------------------------------------
-def _product_sizes(problem: ConvProblem) -> tuple[int, int, int]:
-    """(rows, columns, terms) of the matrix product that one group, and in large weights one tap, comes to."""
-    p = problem
-    num_inputs, taps = p.weight_shape[1], math.prod(p.weight_shape[2:])
-    if p.direction == WEIGHT_GRAD:
-        return p.weight_shape[0] // p.groups, num_inputs * (taps if num_inputs < _FLAT_BELOW else 1), p.num_terms
-    num_inputs = p.first_shape[1] // p.groups
-    num_pixels = p.result_shape[0] * math.prod(p.result_shape[2:])
-    if p.direction != FORWARD:
-        num_pixels = -(-num_pixels // math.prod(p.stride))  # one residue's
-    terms = num_inputs * (taps if num_inputs < _FLAT_BELOW else 1)
-    return num_pixels, p.result_shape[1] // p.groups, terms
-
-
-def _depthwise_sizes(problem: ConvProblem) -> tuple[int, int]:
-    if problem.direction == WEIGHT_GRAD:
-        return problem.num_terms, problem.weight_shape[0]
-    return problem.result_shape[0] * math.prod(problem.result_shape[2:]), problem.result_shape[1]
-
-
-def _depthwise_tile(num_pixels: int, num_channels: int) -> Tile:
-    block_n = min(tiles.power_of_2(num_channels), _DEPTHWISE_CHANNELS)
-    return Tile(min(tiles.power_of_2(num_pixels), _DEPTHWISE_BLOCK // block_n), block_n, 1, 4, 1)
+    >>> _vector(18, False), _vector(24, False), _vector(32, False), _vector(24, True)
+    (2, 8, 1, 1)
+    """
+    return 1 if general or num_channels % 16 == 0 else math.gcd(num_channels, 8)
 
 
 def _alignment(problem: ConvProblem, offset: int) -> int:

@@ -35,6 +35,19 @@ def _pixel(index, out_size, WIDE: tl.constexpr):
 
 
 @triton.jit
+def _multiple(number, VECTOR: tl.constexpr):
+    """A number that VECTOR divides: the compiler, which by itself knows only whether 16 does, then loads wide."""
+    return number if VECTOR == 1 else number // VECTOR * VECTOR
+
+
+@triton.jit
+def _place(image, y, x, strides, VECTOR: tl.constexpr):
+    """Where the channels of a pixel begin; VECTOR divides the strides."""
+    place = image * _multiple(strides[0], VECTOR)
+    return place + y * _multiple(strides[2], VECTOR) + x * _multiple(strides[3], VECTOR)
+
+
+@triton.jit
 def _beyond_parts(left_peaks, right_peaks):
     """Are there factors or products that the bfloat16 parts of float32 can't hold?
 
@@ -80,10 +93,13 @@ def _conv_kernel(
     weight_group_stride,
     residual_strides,
     FLAT: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
     RELU: tl.constexpr,
     COMPUTE: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
+    INPUT_VECTOR: tl.constexpr,
+    OUTPUT_VECTOR: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -94,8 +110,17 @@ def _conv_kernel(
 
     Pairs are (height, width), strides (image, channel, height, width), weight_strides (output, input, height, width);
     num_outputs and num_inputs count the channels of a group. FLAT: taps and few channels are summed as one dimension.
+    INPUT_VECTOR divides num_inputs and the input's strides, OUTPUT_VECTOR num_outputs and the result's. TRANSPOSED:
+    the weight's outputs lie side by side, not its inputs.
     """
     _follow(PDL)
+    num_inputs, num_outputs = _multiple(num_inputs, INPUT_VECTOR), _multiple(num_outputs, OUTPUT_VECTOR)
+    WEIGHT_VECTOR: tl.constexpr = OUTPUT_VECTOR if TRANSPOSED else INPUT_VECTOR
+    weight_step = weight_strides[0] if TRANSPOSED else _multiple(weight_strides[0], WEIGHT_VECTOR)
+    weight_input_step = _multiple(weight_strides[1], WEIGHT_VECTOR) if TRANSPOSED else weight_strides[1]
+    weight_row = _multiple(weight_strides[2], WEIGHT_VECTOR)
+    weight_column = _multiple(weight_strides[3], WEIGHT_VECTOR)
+    input_row, input_column = _multiple(input_strides[2], INPUT_VECTOR), _multiple(input_strides[3], INPUT_VECTOR)
     pixel_tiles = tl.cdiv(num_pixels, BLOCK_M)
     channel_tiles = tl.cdiv(num_outputs, BLOCK_N)
     program = tl.program_id(0)
@@ -108,8 +133,8 @@ def _conv_kernel(
     image, row, column = _pixel(pixels, out_size, WIDE)
     top = row * step[0] + start[0]
     left = column * step[1] + start[1]
-    image_ptrs = input_ptr + image * input_strides[0] + group * num_inputs * input_strides[1]
-    output_ptrs = weight_ptr + outputs * weight_strides[0] + group * weight_group_stride
+    image_ptrs = input_ptr + image * _multiple(input_strides[0], INPUT_VECTOR) + group * num_inputs * input_strides[1]
+    output_ptrs = weight_ptr + outputs * weight_step + group * _multiple(weight_group_stride, WEIGHT_VECTOR)
 
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), COMPUTE)
     peaks = tl.zeros((BLOCK_M, BLOCK_K), COMPUTE)
@@ -126,9 +151,9 @@ def _conv_kernel(
             y = top[:, None] + (tap_row * spread[0])[None, :]
             x = left[:, None] + (tap_column * spread[1])[None, :]
             inside = (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1]) & (term < num_terms)[None, :]
-            offsets = y * input_strides[2] + x * input_strides[3] + (inputs * input_strides[1])[None, :]
+            offsets = y * input_row + x * input_column + (inputs * input_strides[1])[None, :]
             values = tl.load(image_ptrs[:, None] + offsets, mask=pixel_mask[:, None] & inside, other=0)
-            offsets = inputs * weight_strides[1] + tap_row * weight_strides[2] + tap_column * weight_strides[3]
+            offsets = inputs * weight_input_step + tap_row * weight_row + tap_column * weight_column
             mask = (term < num_terms)[:, None] & output_mask[None, :]
             weights = tl.load(output_ptrs[None, :] + offsets[:, None], mask=mask, other=0)
             accumulator = tl.dot(values, weights, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
@@ -145,10 +170,10 @@ def _conv_kernel(
             y = top + tap_row * spread[0]
             x = left + tap_column * spread[1]
             inside = pixel_mask & (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
-            ptrs = image_ptrs + y * input_strides[2] + x * input_strides[3]
+            ptrs = image_ptrs + y * input_row + x * input_column
             mask = inside[:, None] & (inputs < num_inputs)[None, :]
             values = tl.load(ptrs[:, None] + (inputs * input_strides[1])[None, :], mask=mask, other=0)
-            offsets = inputs * weight_strides[1] + tap_row * weight_strides[2] + tap_column * weight_strides[3]
+            offsets = inputs * weight_input_step + tap_row * weight_row + tap_column * weight_column
             mask = (inputs < num_inputs)[:, None] & output_mask[None, :]
             weights = tl.load(output_ptrs[None, :] + offsets[:, None], mask=mask, other=0)
             accumulator = tl.dot(values, weights, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
@@ -163,10 +188,10 @@ def _conv_kernel(
                 y = top + tap // taps[1] * spread[0]
                 x = left + tap % taps[1] * spread[1]
                 inside = pixel_mask & (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
-                offsets = y * input_strides[2] + x * input_strides[3] + i % num_inputs * input_strides[1]
+                offsets = y * input_row + x * input_column + i % num_inputs * input_strides[1]
                 values = tl.load(image_ptrs + offsets, mask=inside, other=0)
-                offset = i % num_inputs * weight_strides[1]
-                offset += tap // taps[1] * weight_strides[2] + tap % taps[1] * weight_strides[3]
+                offset = i % num_inputs * weight_input_step
+                offset += tap // taps[1] * weight_row + tap % taps[1] * weight_column
                 weights = tl.load(output_ptrs + offset, mask=output_mask, other=0)
                 accumulator += values[:, None] * weights[None, :]
 
@@ -174,10 +199,10 @@ def _conv_kernel(
     mask = pixel_mask[:, None] & output_mask[None, :]
     residual_offsets = None
     if residual_ptr is not None:
-        place = image * residual_strides[0] + row * residual_strides[2] + column * residual_strides[3]
+        place = _place(image, row, column, residual_strides, OUTPUT_VECTOR)
         residual_offsets = place[:, None] + (channels * residual_strides[1])[None, :]
     result = _finish(accumulator, channels, output_mask, bias_ptr, residual_ptr, residual_offsets, mask, RELU)
-    place = image * out_strides[0] + row * out_strides[2] + column * out_strides[3]
+    place = _place(image, row, column, out_strides, OUTPUT_VECTOR)
     offsets = place[:, None] + (channels * out_strides[1])[None, :]
     tl.store(out_ptr + offsets, result.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -250,7 +275,8 @@ def _depthwise_kernel(
 def _specimens(dtype, flat, block, wide=False):
     inputs, outputs = (3, 64) if flat else (64, 64)
     compute = {"COMPUTE": COMPUTE[dtype], "WIDE": wide}
-    products = {**compute, "PRECISION": DOT_PRECISION[dtype], "FLAT": flat}
+    products = {**compute, "PRECISION": DOT_PRECISION[dtype], "FLAT": flat, "TRANSPOSED": False}
+    products |= {"INPUT_VECTOR": 1, "OUTPUT_VECTOR": 1}
     blocks = {"BLOCK_M": block, "BLOCK_N": 64, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
     geometry = ((28, 28), (30, 30), (3, 3), (2, 2), (-1, -1), (1, 1))
     nhwc = (50176, 1, 1792, 64)
@@ -260,6 +286,18 @@ def _specimens(dtype, flat, block, wide=False):
         Specimen(_conv_kernel, conv, {**products, **blocks, "RELU": False, "GROUP": 8}),
         Specimen(_conv_kernel, residual, {**products, **blocks, "RELU": True, "GROUP": 8}),
     ]
+
+
+def _uneven_specimen(dtype, flat):
+    """18 channels to 20, a gradient's weight."""
+    how = {"PRECISION": DOT_PRECISION[dtype], "FLAT": flat, "TRANSPOSED": True, "RELU": False, "GROUP": 8}
+    vectors = {"COMPUTE": COMPUTE[dtype], "WIDE": False, "INPUT_VECTOR": 2, "OUTPUT_VECTOR": 4}
+    blocks = {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
+    geometry = ((28, 28), (28, 28), (3, 3), (1, 1), (1, 1), (-1, -1))
+    strides = ((15680, 1, 560, 20), (14112, 1, 504, 18), (1, 180, 60, 20), 3240, None)
+    return Specimen(
+        _conv_kernel, (dtype, dtype, dtype, None, None, 784, 20, 18, *geometry, *strides), {**how, **vectors, **blocks}
+    )
 
 
 def _depthwise_specimens(dtype):
@@ -278,6 +316,8 @@ SPECIMENS = [
     *_specimens(dtypes.bfloat16, False, 128),
     *_specimens(dtypes.float16, True, 64, wide=True),
     *_specimens(dtypes.float64, False, 64),
+    _uneven_specimen(dtypes.bfloat16, False),
+    _uneven_specimen(dtypes.float16, True),
     *_depthwise_specimens(dtypes.bfloat16),
     *_depthwise_specimens(dtypes.float32),
 ]

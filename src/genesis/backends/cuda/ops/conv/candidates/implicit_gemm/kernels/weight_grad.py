@@ -10,7 +10,13 @@ from genesis import dtypes
 from genesis.backends.cuda.launch.overlap import _follow
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
-from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import SIZES, _beyond_parts, _pixel
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import (
+    SIZES,
+    _beyond_parts,
+    _multiple,
+    _pixel,
+    _place,
+)
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
 
@@ -37,6 +43,8 @@ def _conv_weight_grad_kernel(
     COMPUTE: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
+    INPUT_VECTOR: tl.constexpr,
+    OUTPUT_VECTOR: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -44,9 +52,11 @@ def _conv_weight_grad_kernel(
 ):
     """One program per tile of output channels × (tap, input channels) of one group, and per split of the pixels.
 
-    out_strides: (split, output, input, height, width). FLAT: a tile crosses taps; else it lies in one.
+    out_strides: (split, output, input, height, width). FLAT: a tile crosses taps; else it lies in one. INPUT_VECTOR
+    divides num_inputs and the input's strides, OUTPUT_VECTOR num_outputs and the gradient's.
     """
     _follow(PDL)
+    num_inputs, num_outputs = _multiple(num_inputs, INPUT_VECTOR), _multiple(num_outputs, OUTPUT_VECTOR)
     output_tiles = tl.cdiv(num_outputs, BLOCK_M)
     if FLAT:
         input_tiles = tl.cdiv(taps[0] * taps[1] * num_inputs, BLOCK_N)
@@ -84,7 +94,7 @@ def _conv_weight_grad_kernel(
         pixels = first + tl.arange(0, BLOCK_K)
         pixel_mask = pixels < end
         image, row, column = _pixel(pixels, out_size, WIDE)
-        offsets = image * grad_strides[0] + row * grad_strides[2] + column * grad_strides[3]
+        offsets = _place(image, row, column, grad_strides, OUTPUT_VECTOR)
         grads = tl.load(grad_ptrs[:, None] + offsets[None, :], mask=output_mask[:, None] & pixel_mask[None, :], other=0)
         top = row * step[0] + start[0]
         left = column * step[1] + start[1]
@@ -92,12 +102,12 @@ def _conv_weight_grad_kernel(
             y = top[:, None] + (tap_row * spread[0])[None, :]
             x = left[:, None] + (tap_column * spread[1])[None, :]
             inside = (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1]) & pixel_mask[:, None]
-            offsets = (image * input_strides[0])[:, None] + y * input_strides[2] + x * input_strides[3]
+            offsets = _place(image[:, None], y, x, input_strides, INPUT_VECTOR)
         else:
             y = top + tap_row * spread[0]
             x = left + tap_column * spread[1]
             inside = ((y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1]) & pixel_mask)[:, None]
-            offsets = (image * input_strides[0] + y * input_strides[2] + x * input_strides[3])[:, None]
+            offsets = _place(image, y, x, input_strides, INPUT_VECTOR)[:, None]
         values = tl.load(input_ptrs[None, :] + offsets, mask=inside & input_mask[None, :], other=0)
         accumulator = tl.dot(grads, values, accumulator, input_precision=PRECISION, out_dtype=COMPUTE)
         if PRECISION == "bf16x6":
@@ -195,9 +205,10 @@ def _sum_splits_kernel(
     tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _specimen(dtype, flat, block, wide=False):
+def _specimen(dtype, flat, block, wide=False, vectors=(1, 1)):
     inputs, outputs = (3, 64) if flat else (64, 64)
     products = {"COMPUTE": COMPUTE[dtype], "WIDE": wide, "PRECISION": DOT_PRECISION[dtype], "FLAT": flat}
+    products |= {"INPUT_VECTOR": vectors[0], "OUTPUT_VECTOR": vectors[1]}
     blocks = {"BLOCK_M": block, "BLOCK_N": 64, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
     geometry = ((28, 28), (30, 30), (3, 3), (2, 2), (-1, -1), (1, 1))
     nhwc = (50176, 1, 1792, 64)
@@ -220,6 +231,7 @@ SPECIMENS = [
     _specimen(dtypes.bfloat16, False, 128),
     _specimen(dtypes.float16, True, 64, wide=True),
     _specimen(dtypes.float64, False, 64),
+    _specimen(dtypes.bfloat16, True, 64, vectors=(2, 4)),
     _depthwise_specimen(dtypes.bfloat16),
     _depthwise_specimen(dtypes.float32),
     Specimen(

@@ -22,6 +22,7 @@ from genesis.fusion import Chain, Fusion, Step, find_chains
 from genesis.fusion.chains import ACTIVATION, ADD, CONV, NORM, OTHER, POOL, SCALE
 from genesis.records import Windows
 from genesis.torch import activations, bridge, pooling
+from genesis.torch.graph_batch_norms import replace_batch_norms
 from genesis.torch.graph_caches import key
 from genesis.torch.graph_convs import geometry_of, operands, put_conv_act, run_alone, runs_alone, why_not
 from genesis.torch.graph_edits import argument, tensor_of, value_of
@@ -133,7 +134,7 @@ def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:
             if windows is not None:
                 fusion.replace("", step.name)
                 _replace_pooling(graph, node, windows)
-    for name in replace_group_norms(graph, _activation):
+    for name in (*replace_group_norms(graph, _activation), *replace_batch_norms(graph, _activation)):
         fusion.replace("", name)
     for name, reason in left:  # last: those before look for convolutions
         conv = by_name[name]

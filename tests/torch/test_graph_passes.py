@@ -15,7 +15,7 @@ from torch.fx.operator_schemas import normalize_function
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.torch import capturing
+from genesis.torch import capturing, graph_casts
 from genesis.torch.opaque import tell_inductor
 from tests.torch.replayed import Replayed
 
@@ -172,3 +172,45 @@ def test_inductor_knows_the_ops() -> None:
         op = getattr(torch.ops.genesis, name).default
         assert op in lowerings
         assert maybe_layout_constraints(op) is constrain_to_fake_tensors
+
+
+_CASTS = ("prims.convert_element_type", "genesis.cast")
+
+
+class Ends(nn.Module):
+    """Convolutions, a matrix product, and parameters that element by element kernels read, which cast them as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.linear = blocks().float(), nn.Linear(4, 3)
+        self.scale = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.blocks(x) * self.scale.to(torch.bfloat16)[:, None, None]
+        return self.linear(y.mean((2, 3)))
+
+
+def test_casts_of_weights_and_of_their_gradients(
+    graphs: dict[str, Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One op each, with the same results to the bit."""
+    model = Ends()
+    sides, counts = [], []
+    for is_at_once in (False, True):
+        monkeypatch.setattr(graph_casts, "_has_launches", lambda x, answer=is_at_once: answer)
+        torch._dynamo.reset()
+        ours = copy.deepcopy(model)
+        compiled = genesis.torch.compile(ours)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = compiled(images().float())
+        y.float().square().mean().backward()
+        sides.append([y, *(each.grad for each in ours.parameters())])
+        counts.append([graphs[kind][f"{op}.default"] for kind in ("forward", "backward") for op in _CASTS])
+    alone, together = counts
+    assert alone[1::2] == [0, 0]
+    assert together[1::2] == [1, 1]
+    num_weights = 7 + 1  # of convolutions, and the matrix; its bias and the images are cast in the forward alone
+    assert [a - b for a, b in zip(alone[::2], together[::2], strict=True)] == [num_weights + 2, num_weights]
+    for theirs, ours_too in zip(*sides, strict=True):
+        assert torch.equal(theirs, ours_too)
+        assert theirs.stride() == ours_too.stride()

@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from torch._inductor.output_code import CompiledFxGraph
 
 from genesis.torch import graph_trees
+from genesis.torch.graph_casts import cast_at_once
 from genesis.torch.graph_passes import add_gradients_in_the_op
 from genesis.torch.recordings import Recording
 from genesis.torch.replaying import Counter
@@ -98,7 +99,9 @@ def compile_inner(
     compilation.recording.cached = False
     if how.get("is_backward") and add_gradients_in_the_op(graph.graph):
         graph.recompile()
-    facts = _facts(graph, how)  # now: Inductor changes the graph
+    facts = _facts(graph, how)  # now: later all gradients seem to depend on each other, and Inductor changes the graph
+    if cast_at_once(graph.graph):
+        graph.recompile()
     if facts.mode == "backward":
         compilation.unused.dependence = facts.dependence
     compiled = compile_fx_inner(graph, inputs, **how)

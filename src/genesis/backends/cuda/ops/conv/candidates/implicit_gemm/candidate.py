@@ -179,13 +179,14 @@ def _gather(problem: ConvProblem, tile: Tile, flat: bool, axes: tuple[Axis, Axis
         )  # fmt: skip
     else:
         channel_strides = (d, k) if transposed else (k, d)
+        vectors = _vector(num_inputs, general), _vector(num_outputs, general)
         ready = bind(
             gather._conv_kernel, p.device, (p.groups * tile.num_tiles(num_pixels, num_outputs),), *pointers,
             num_pixels, num_outputs, num_inputs, *geometry, place_strides, first_strides,
             (*channel_strides, *tap_strides), p.weight_shape[0] // p.groups * k, place_strides if p.residual else None,
             **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=flat, GROUP=_GROUP,
-            TRANSPOSED=transposed, INPUT_VECTOR=_vector(num_inputs, general),
-            OUTPUT_VECTOR=_vector(num_outputs, general), **tile.constants,
+            TRANSPOSED=transposed and max(vectors) > 1, INPUT_VECTOR=vectors[0], OUTPUT_VECTOR=vectors[1],
+            **tile.constants,
         )  # fmt: skip
     return _with_operands(ready, out_offset, weight_offset, p.bias, p.residual)
 

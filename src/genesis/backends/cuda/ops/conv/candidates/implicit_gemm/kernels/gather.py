@@ -111,7 +111,7 @@ def _conv_kernel(
     Pairs are (height, width), strides (image, channel, height, width), weight_strides (output, input, height, width);
     num_outputs and num_inputs count the channels of a group. FLAT: taps and few channels are summed as one dimension.
     INPUT_VECTOR divides num_inputs and the input's strides, OUTPUT_VECTOR num_outputs and the result's. TRANSPOSED:
-    the weight's outputs lie side by side, not its inputs.
+    the weight's outputs lie side by side, not its inputs; it need not be told where both are 1.
     """
     _follow(PDL)
     num_inputs, num_outputs = _multiple(num_inputs, INPUT_VECTOR), _multiple(num_outputs, OUTPUT_VECTOR)

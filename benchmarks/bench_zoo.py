@@ -6,15 +6,16 @@
     python benchmarks/bench_zoo.py --compile --processes 6          all of them, six at a time; they measure in turns
     python benchmarks/bench_zoo.py --networks densenet121 resnetv2_50 convnext_tiny --without norms biases
     python benchmarks/bench_zoo.py --networks yolo --compile --kernels kernels      what each kernel takes
+    python benchmarks/bench_zoo.py --networks hrnet_w18_small_v2 --sides genesis torch.compile genesis.torch.compile
     python benchmarks/bench_zoo.py --dry-run                        no GPU: two tiny networks; --compile for those sides
 
 bfloat16 autocast, channels_last, SGD with momentum, images of random numbers, the same weights on each side. "torch" is
 eager PyTorch with cuDNN's search, "genesis" is genesis.torch.fuse, tuned for --tune seconds; the whole step of both is
 captured in a CUDA graph, or run in a loop if it can't be captured. --compile adds, as loops,
 torch.compile(mode="reduce-overhead"), which takes up to a minute for each network, and genesis.torch.compile. Sides are
-timed in turns. Memory is what PyTorch's allocator holds for a side. --without adds fused sides that leave alone batch
-norms with no convolution before them, or convolutions that only their bias runs with. What fails stands in the table.
-Results are written after each network; packages that are not installed leave their networks out.
+timed in turns; --sides leaves some out. Memory is what PyTorch's allocator holds for a side. --without adds fused sides
+that leave alone batch norms with no convolution before them, or convolutions that only their bias runs with. What fails
+stands in the table. Results are written after each network; packages that are not installed leave their networks out.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ WARMUP = 3  # steps before the capture; of a compiled loop more, which records a
 _PROFILED, _MOST_KERNELS = 4, 120  # steps, and lines for each side
 _GOAL = 1.3  # geometric mean
 _CHAINS = ("norms", "biases")
+_SIDES = ("torch", "genesis", "torch.compile", "genesis.torch.compile")
 
 
 def main() -> int:
@@ -99,6 +101,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--networks", "--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--more", action="store_true", help="leave out what the results have already")
     parser.add_argument("--compile", action="store_true", help="torch.compile and genesis.torch.compile too, as loops")
+    parser.add_argument("--sides", nargs="+", choices=_SIDES, help="only these")
     parser.add_argument("--without", nargs="+", choices=_CHAINS, default=[], help="fused sides without such chains too")
     parser.add_argument("--tune", type=float, default=5, help="seconds for a network's convolutions; 0: heuristics")
     parser.add_argument("--seconds", type=float, default=240, help="begin no network after that time")
@@ -109,6 +112,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kernels", type=Path, metavar="FOLDER", help="write what each kernel takes to files there")
     parser.add_argument("--dry-run", action="store_true", help="check both kinds of networks without a GPU")
     arguments = parser.parse_args()
+    arguments.compile = arguments.compile or any("compile" in side for side in arguments.sides or ())
     if arguments.dry_run:
         arguments.without = list(_CHAINS)
     return arguments
@@ -125,6 +129,7 @@ def commands(networks: list[Network], arguments: argparse.Namespace) -> Iterator
     options = [f"--{name}={getattr(arguments, name)}" for name in ("tune", "steps", "rounds", "out")]
     options += [f"--{name.replace('_', '-')}" for name in ("compile", "dry_run") if getattr(arguments, name)]
     options += ["--without", *arguments.without] if arguments.without else []
+    options += ["--sides", *arguments.sides] if arguments.sides else []
     options += [f"--kernels={arguments.kernels}"] if arguments.kernels else []
     for network in networks:
         yield [sys.executable, __file__, "--networks", network.name, *options]
@@ -273,6 +278,8 @@ def measure(zoo: Zoo, network: Network, model: nn.Module, arguments: argparse.Na
     steps: dict[str, Step] = {}
     errors: dict[str, str] = {}
     for name, prepare in sides(arguments):
+        if arguments.sides and name in _SIDES and name not in arguments.sides:
+            continue
         try:
             steps[name] = made(name, prepare, model, network, arguments)
         except Exception as error:

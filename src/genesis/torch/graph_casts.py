@@ -57,7 +57,7 @@ def _source(node: fx.Node) -> fx.Node:
 
 
 def _readers(node: fx.Node) -> list[fx.Node]:
-    """What reads a tensor, through views of it."""
+    """Return what reads a tensor, through views of it."""
     found: list[fx.Node] = []
     for user in node.users:
         found += _readers(user) if user.target in _VIEWS else [user]
@@ -65,7 +65,7 @@ def _readers(node: fx.Node) -> list[fx.Node]:
 
 
 def _maker(node: fx.Node) -> fx.Node:
-    """What has computed a tensor, through views of it."""
+    """Return what has computed a tensor, through views of it."""
     while node.target in _VIEWS:
         node = _source(node)
     return node

@@ -232,7 +232,8 @@ def _prepare_weight_grad(problem: ConvProblem, tile: Tile, flat: bool, general: 
     else:
         ready = bind(
             weight_grad._conv_weight_grad_kernel, p.device, (shape.num_tiles(p, tile, flat) * num_splits,), *pointers,
-            num_pixels, num_outputs // p.groups, num_inputs, *geometry, num_splits, pixels_per_split, *strides,
+            num_pixels, num_outputs // p.groups, num_inputs, reciprocal(p.output_shape[3]),
+            reciprocal(p.output_shape[2]), *geometry, num_splits, pixels_per_split, *strides,
             **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=flat,
             INPUT_VECTOR=_vector(num_inputs, general), OUTPUT_VECTOR=_vector(num_outputs // p.groups, general),
             **tile.constants,
@@ -277,6 +278,21 @@ def _vector(num_channels: int, general: bool) -> int:
     (2, 8, 1, 1)
     """
     return 1 if general or num_channels % 16 == 0 else math.gcd(num_channels, 8)
+
+
+def reciprocal(divisor: int) -> tuple[int, int]:
+    """(multiplier, shift), by which numbers below 2³¹ are divided: ((n · multiplier >> 32) + n) >> shift.
+
+    The multiplier has 32 bits, and is given as a signed number. After Granlund and Montgomery, "Division by invariant
+    integers using multiplication", 1994.
+
+    >>> multiplier, shift = reciprocal(7)
+    >>> [((n * (multiplier % 2**32) >> 32) + n) >> shift for n in (0, 6, 7, 2**31 - 1)]
+    [0, 0, 1, 306783378]
+    """
+    shift = (divisor - 1).bit_length()
+    multiplier = ((1 << 32) * ((1 << shift) - divisor)) // divisor + 1
+    return multiplier - (1 << 32) * (multiplier >> 31), shift
 
 
 def _alignment(problem: ConvProblem, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Which tiles the plain kernels of a convolution are worth trying with, and how many of them it has."""
+"""Choose the tiles that the plain kernels of a convolution are worth trying with, and count them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def is_best_guess(problem: ConvProblem) -> bool:
 
 
 def _uneven(problem: ConvProblem) -> list[tuple[Tile, bool]]:
-    """As they were fast on an H200, with 12 to 256 channels."""
+    """Return choices() as they were fast on an H200, with 12 to 256 channels."""
     has_taps, few = math.prod(problem.weight_shape[2:]) > 1, _has_few_inputs(problem)
     if problem.direction == WEIGHT_GRAD:
         flat = few or (has_taps and problem.weight_shape[1] > _FEW_CHANNELS)
@@ -101,7 +101,7 @@ def _uneven(problem: ConvProblem) -> list[tuple[Tile, bool]]:
 
 
 def _gather_tiles(problem: ConvProblem, has_taps: bool) -> list[Tile]:
-    """Of the forward or the input's gradient: all columns side by side, where they are not too many."""
+    """Return tiles of the forward or the input's gradient: with all columns, where they are not too many."""
     num_pixels, num_outputs, _ = _product_sizes(problem, False)
     columns = min(max(16, tiles.power_of_2(num_outputs)), _MOST_COLUMNS)
     block = 64 if has_taps and problem.first_shape[1] > _FEW_CHANNELS and columns < _MOST_COLUMNS else 32

@@ -42,7 +42,7 @@ def _multiple(number, VECTOR: tl.constexpr):
 
 @triton.jit
 def _place(image, y, x, strides, VECTOR: tl.constexpr):
-    """Where the channels of a pixel begin; VECTOR divides the strides."""
+    """Return where the channels of a pixel begin; VECTOR divides the strides."""
     place = image * _multiple(strides[0], VECTOR)
     return place + y * _multiple(strides[2], VECTOR) + x * _multiple(strides[3], VECTOR)
 

@@ -20,7 +20,17 @@ from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather impo
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit
+def _divided(numbers, reciprocal):
+    """numbers // divisor in three instructions; candidate.reciprocal(divisor) has the multiplier and the shift.
+
+    A division is twenty, and each thread would make two for each pixel: most of what it does.
+    """
+    unsigned = numbers.to(tl.uint32)
+    return ((tl.umulhi(unsigned, reciprocal[0].to(tl.uint32)) + unsigned) >> reciprocal[1].to(tl.uint32)).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "row_reciprocal", "image_reciprocal"])
 def _conv_weight_grad_kernel(
     out_ptr,
     grad_ptr,
@@ -28,6 +38,8 @@ def _conv_weight_grad_kernel(
     num_pixels,
     num_outputs,
     num_inputs,
+    row_reciprocal,
+    image_reciprocal,
     out_size,
     size,
     taps,
@@ -52,8 +64,10 @@ def _conv_weight_grad_kernel(
 ):
     """One program per tile of output channels × (tap, input channels) of one group, and per split of the pixels.
 
-    out_strides: (split, output, input, height, width). FLAT: a tile crosses taps; else it lies in one. INPUT_VECTOR
-    divides num_inputs and the input's strides, OUTPUT_VECTOR num_outputs and the gradient's.
+    The gradient has no gaps: its pixels lie one after the other. row_reciprocal divides by the pixels of a row,
+    image_reciprocal by the rows of an image. out_strides: (split, output, input, height, width). FLAT: a tile crosses
+    taps; else it lies in one. INPUT_VECTOR divides num_inputs and the input's strides, OUTPUT_VECTOR num_outputs and
+    the gradient's.
     """
     _follow(PDL)
     num_inputs, num_outputs = _multiple(num_inputs, INPUT_VECTOR), _multiple(num_outputs, OUTPUT_VECTOR)
@@ -93,11 +107,14 @@ def _conv_weight_grad_kernel(
     for first in range(begin, end, BLOCK_K):
         pixels = first + tl.arange(0, BLOCK_K)
         pixel_mask = pixels < end
-        image, row, column = _pixel(pixels, out_size, WIDE)
-        offsets = _place(image, row, column, grad_strides, OUTPUT_VECTOR)
+        offsets = (pixels.to(tl.int64) if WIDE else pixels) * _multiple(grad_strides[3], OUTPUT_VECTOR)
         grads = tl.load(grad_ptrs[:, None] + offsets[None, :], mask=output_mask[:, None] & pixel_mask[None, :], other=0)
-        top = row * step[0] + start[0]
-        left = column * step[1] + start[1]
+        rows = _divided(pixels, row_reciprocal)  # of all images
+        image = _divided(rows, image_reciprocal)
+        top = (rows - image * out_size[0]) * step[0] + start[0]
+        left = (pixels - rows * out_size[1]) * step[1] + start[1]
+        if WIDE:
+            image = image.to(tl.int64)
         if FLAT:
             y = top[:, None] + (tap_row * spread[0])[None, :]
             x = left[:, None] + (tap_column * spread[1])[None, :]
@@ -212,7 +229,16 @@ def _specimen(dtype, flat, block, wide=False, vectors=(1, 1)):
     blocks = {"BLOCK_M": block, "BLOCK_N": 64, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
     geometry = ((28, 28), (30, 30), (3, 3), (2, 2), (-1, -1), (1, 1))
     nhwc = (50176, 1, 1792, 64)
-    grad = (dtypes.float32 if dtype.itemsize < 8 else dtype, dtype, dtype, 3000, outputs, inputs)
+    grad = (
+        dtypes.float32 if dtype.itemsize < 8 else dtype,
+        dtype,
+        dtype,
+        3000,
+        outputs,
+        inputs,
+        (613566757, 5),
+        (613566757, 5),
+    )
     tail = (4, 800, (36864, 576, 1, 192, 64), nhwc, nhwc)
     return Specimen(_conv_weight_grad_kernel, (*grad, *geometry, *tail), {**products, **blocks})
 

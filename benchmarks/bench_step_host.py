@@ -94,6 +94,7 @@ def main() -> None:
                 torch.cuda.synchronize()
                 for _ in range(arguments.steps):
                     side.step()
+                side.parts.setdefault("first", []).append(side.parts["step"][-arguments.steps])
         first = next(iter(sides.values()))
         print(f"{network}, {arguments.optimizer}: {first.num_parameters} parameters, {first.num_chains} chains; µs")
         for name, side in sides.items():

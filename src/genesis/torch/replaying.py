@@ -154,7 +154,7 @@ class Plan:
 
         tangents: those of the results; None: a loss does not use it.
         """
-        if None not in tangents:
+        if all(x is not None for x in tangents):  # `in` would ask tensors whether they equal None, by an op of PyTorch
             return self._backward(one, cast("Sequence[Tensor]", tangents))
         full = [
             torch.zeros(shape, dtype=dtype, device=device) if x is None else x

@@ -6,6 +6,7 @@
 Networks are those of zoo_networks.py, and the loss is that of bench_zoo.py. Sides take turns; the figures are medians
 in microseconds. "ordinary" is genesis.torch.compile with all of PyTorch's runtime around each replay, as before there
 were short steps (genesis.torch.replaying). "optimizer" and "zero_grad" are PyTorch's own.
+"first" is the whole of a step that comes after the other side's.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
 Networks are those of zoo_networks.py, and the loss is that of bench_zoo.py. Sides take turns; the figures are medians
 in microseconds. "ordinary" is genesis.torch.compile with all of PyTorch's runtime around each replay, as before there
 were short steps (genesis.torch.replaying). "optimizer" and "zero_grad" are PyTorch's own.
+"first" is the whole of a step that comes after the other side's.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def main() -> None:
                 torch.cuda.synchronize()
                 for _ in range(arguments.steps):
                     side.step()
+                side.parts.setdefault("first", []).append(side.parts["step"][-arguments.steps])
         first = next(iter(sides.values()))
         print(f"{network}, {arguments.optimizer}: {first.num_parameters} parameters, {first.num_chains} chains; µs")
         for name, side in sides.items():

@@ -92,6 +92,8 @@ def install() -> None:
 
     from genesis.backends.cuda.driver import cublaslt, cuda_driver, cuda_kernel, cudnn
 
+    torch.backends.cudnn.enabled = False  # a stub has no plans for the convolutions that stay PyTorch's
+
     def load_kernel(self: Any, device: int, kernel: Any, signature: Any) -> Any:
         kinds = [kind for kind, param in zip(signature.types, kernel.params, strict=True) if not param.is_constexpr]
         metadata: Any = types.SimpleNamespace(num_warps=4, num_ctas=1, shared=0, global_scratch_size=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import genesis.torch
 from genesis.settings import override
@@ -116,6 +118,62 @@ def test_gradients_are_copied_once(copies: bool, compiled: None) -> None:
     torch.testing.assert_close(grads, values)
     assert [x.stride() for x in grads] == [x.stride() for x in leaves]
     assert [x.data_ptr() == place for x, place in zip(grads, places, strict=True)] == [not copies] * 3
+
+
+class Seen(TorchDispatchMode):
+    """The ops that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+GRADIENTS: dict[str, Callable[[], Tensor | None]] = {
+    "dense": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "expanded": lambda: torch.randn(3, 1).expand(3, 4),
+    "sliced": lambda: torch.randn(4, 6)[:, ::2],
+    "conjugated": lambda: torch.randn(3, dtype=torch.complex64).conj(),
+    "empty": lambda: torch.empty(0, 3),
+    "none": lambda: None,
+}
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+@pytest.mark.parametrize("kinds", [*([kind] for kind in GRADIENTS), list(GRADIENTS)], ids="-".join)
+def test_copies_are_as_empty_like_has_them(kinds: list[str], is_watched: bool, compiled: None) -> None:
+    """In modes that see all ops, they are its own."""
+    given = [GRADIENTS[kind]() for kind in kinds]
+    leaves = [torch.zeros_like(torch.ones(2) if x is None else x).requires_grad_() for x in given]
+
+    class Node(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *leaves: Tensor) -> Tensor:
+            return torch.ones(())
+
+        @staticmethod
+        def backward(ctx: Any, _: Tensor) -> tuple[()]:
+            assert native_steps.accumulate(ctx, [*given], True)
+            return ()
+
+    result: Any = Node.apply(*leaves)
+    mode = Seen()
+    with mode if is_watched else contextlib.nullcontext():
+        result.backward()
+    tensors = [x for x in given if x is not None]
+    expected = [torch.empty_like(x).copy_(x) for x in tensors]
+    grads = [x.grad for x in leaves if x.grad is not None]
+    assert [(x.dtype, x.shape, x.stride(), x.is_conj()) for x in grads] == [
+        (x.dtype, x.shape, x.stride(), False) for x in expected
+    ]
+    assert all(torch.equal(x, y) for x, y in zip(grads, expected, strict=True))
+    assert mode.ops.count("empty_like") == (len(tensors) if is_watched else 0)
+    for x in tensors:
+        x.untyped_storage().fill_(0)
+    assert all(torch.equal(x, y) for x, y in zip(grads, expected, strict=True))
 
 
 def hook_of_a_tensor(model: nn.Module, seen: list[str]) -> None:

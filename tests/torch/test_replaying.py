@@ -29,7 +29,6 @@ from tests.torch.loops import (
     adversarial,
     agree,
     batch,
-    checkpoints,
     evaluation_that_forgot_no_grad,
     one_of_two_heads,
     outcome,
@@ -64,8 +63,8 @@ def thrice(loop: Callable[[nn.Module], Steps]) -> Callable[[nn.Module], Steps]:
     return run
 
 
-# Passes that wait for others, or that hooks of checkpoints look into, go PyTorch's way.
-ORDINARY = {evaluation_that_forgot_no_grad, checkpoints, two_forwards}
+# Passes that wait for others go PyTorch's way. So do those that hooks of checkpoints look into, half of that loop.
+ORDINARY = {evaluation_that_forgot_no_grad, two_forwards}
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
@@ -101,6 +100,77 @@ def test_other_graphs_between_forward_and_backward(trees: Manager, steps: Counte
     genesis.torch.compile(compiled.teacher)
     agree(outcome(loop, compiled), outcome(loop, model))
     assert steps["forward"] > steps["backward"] > 0
+
+
+def distillation(model: nn.Module) -> Steps:
+    """A teacher's pass before each step."""
+    halves: Any = model
+    optimizer = torch.optim.SGD(halves.student.parameters(), lr=0.1)
+    for index in range(8):
+        x = batch(index)[0]
+        with torch.no_grad():
+            target = halves.teacher(x)
+        optimizer.zero_grad()
+        (halves.student(x) - target).square().mean().backward()
+        optimizer.step()
+        yield target
+        yield grads(halves.student)[0]
+
+
+def in_turns(model: nn.Module) -> Steps:
+    """Two models, neither of which waits for the other."""
+    for _, two in zip(range(8), zip(*(repeated(half) for half in model.children()), strict=True), strict=False):
+        yield from two
+
+
+def repeated(model: nn.Module) -> Steps:
+    while True:
+        yield from plain(model)
+
+
+@pytest.mark.parametrize(("loop", "number"), [(distillation, 5), (in_turns, 10)], ids=["distillation", "in turns"])
+def test_another_graph_before_each_step(loop: Callable[[nn.Module], Steps], number: int, steps: Counter[str]) -> None:
+    """Where nothing waits for it, the trees are done with it, and the step is a short one."""
+    model = nn.Module()
+    model.student, model.teacher = Net(), Net()
+    compiled: Any = copy.deepcopy(model)
+    genesis.torch.compile(compiled.student)
+    genesis.torch.compile(compiled.teacher)
+    agree(outcome(loop, compiled), outcome(loop, model))
+    assert steps == {"forward": number, "backward": number}
+
+
+@pytest.mark.parametrize(
+    ("state", "child", "ends", "begins"),
+    [
+        ("EXECUTION", None, True, True),
+        ("EXECUTION", "other", True, True),
+        ("EXECUTION", "ours", True, False),  # this graph has been recorded after the one that ran
+        ("EXECUTION", None, False, False),  # something of it is alive, and a backward may come
+        ("RECORDING", None, True, False),
+        ("WARMUP", None, True, False),
+    ],
+)
+def test_what_the_trees_replay_next(
+    state: str, child: str | None, ends: bool, begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end() -> None:
+        trees.current_node = None if ends else trees.current_node
+
+    nodes: list[Any] = [
+        SimpleNamespace(**dict.fromkeys(graph_trees._MORE_FIELDS) | {"children": {child: [None]}}) for _ in range(2)
+    ]
+    nodes[1].wrapped_function = SimpleNamespace(id="ours")
+    trees: Any = SimpleNamespace(
+        current_node=nodes[0], path_state=SimpleNamespace(name=state), try_end_curr_execution=end
+    )
+    monkeypatch.setattr(graph_trees, "manager", lambda device: trees)
+    assert graph_trees.begins(0, nodes[1]) is begins
+    assert (trees.current_node is None) is begins
+    trees.current_node = None
+    assert graph_trees.begins(0, nodes[1])
+    monkeypatch.setattr(graph_trees, "manager", lambda device: None)
+    assert not graph_trees.begins(0, nodes[1])
 
 
 @pytest.mark.parametrize("is_short", [False, True])

@@ -104,6 +104,15 @@ class Manager:
         self.current_node = node
         return node.run(inputs)
 
+    def try_end_curr_execution(self) -> None:
+        """Called by steps that run without PyTorch."""
+        assert self.current_node is not None
+        assert self.path_state is cudagraph_trees.ExecutionState.EXECUTION
+        is_dead = all(node.all_dead() for node in self.current_node.path())
+        if is_dead or not self.running_forwards_with_pending_backwards:
+            assert is_dead, "a new step, and something is alive"
+            self.current_node = None
+
     def _end_if_it_seems_dead(self) -> None:
         """Where nothing of the path that was replayed seems to be alive, a recording may get its memory."""
         path = [] if self.current_node is None else self.current_node.path()
@@ -118,6 +127,7 @@ class Node:
 
     def __init__(self, manager: Manager, half: Half, inputs: list[Any]) -> None:
         self._manager, self._half, self.parent = manager, half, manager.current_node
+        self.wrapped_function = types.SimpleNamespace(id=half)
         self.children: dict[Half, list[Node]] = defaultdict(list)
         managed = {} if self.parent is None else {x.data_ptr() for n in self.parent.path() for x in n.memory()}
         self.static_input_idxs = [

@@ -62,6 +62,8 @@ class Manager(Protocol):
 
     def update_generation(self) -> None: ...
 
+    def try_end_curr_execution(self) -> None: ...
+
 
 _MODULE = "torch._inductor.cudagraph_trees"
 _EVERY_THREAD = torch.__version__ >= (2, 13)
@@ -121,6 +123,23 @@ def step_to(one: Manager, node: Node, is_backward: bool) -> None:
     one.mode = trees.CompilationMode.BACKWARD if is_backward else trees.CompilationMode.FORWARD
     one.update_generation()
     one.running_forwards_with_pending_backwards = not is_backward
+
+
+def begins(device: int, root: Node) -> bool:
+    """Whether a recording that comes after no other is what the trees would replay now.
+
+    Where another graph ran last, they look for recordings of this one that come after it, and then whether what ran may
+    be overwritten: nothing of it is alive, or a new step has begun. If so, it is over from now on, for them too.
+    """
+    one, recording = manager(device), cast(Recording, root)
+    if one is None or one.current_node is None:
+        return one is not None
+    last = cast("Recording | None", replayed(device))
+    if last is None or not all(hasattr(x, field) for x in (last, recording) for field in _MORE_FIELDS):
+        return False
+    if not last.children.get(recording.wrapped_function.id):
+        one.try_end_curr_execution()
+    return one.current_node is None
 
 
 def known() -> bool:

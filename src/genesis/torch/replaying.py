@@ -126,11 +126,11 @@ class Plan:
         return results
 
     def _is_ready(self) -> bool:
-        """Whether the trees are where they are between two such steps, with nothing alive."""
-        forward, backward, one = self.facts.forward, self.facts.backward, self._manager
-        if one is None or one is not graph_trees.manager(self.facts.device):
+        """Whether the trees are where they are between two steps: after this graph's backward, or another's."""
+        forward, backward, device = self.facts.forward, self.facts.backward, self.facts.device
+        if self._manager is None or self._manager is not graph_trees.manager(device):
             return False
-        if one.current_node is not None and graph_trees.replayed(self.facts.device) is not backward:
+        if graph_trees.replayed(device) is not backward and not graph_trees.begins(device, forward):
             return False
         return self._is_intact(forward, 0) and self._is_intact(backward, 1)
 
@@ -154,7 +154,7 @@ class Plan:
 
         tangents: those of the results; None: a loss does not use it.
         """
-        if None not in tangents:
+        if all(x is not None for x in tangents):  # `in` would ask tensors whether they equal None, by an op of PyTorch
             return self._backward(one, cast("Sequence[Tensor]", tangents))
         full = [
             torch.zeros(shape, dtype=dtype, device=device) if x is None else x

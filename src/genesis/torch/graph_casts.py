@@ -23,6 +23,7 @@ _LIBRARIES = {
 }  # fmt: skip
 _VIEWS = {_aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.view.default, operator.getitem}
 _NARROW = (torch.bfloat16, torch.float16)
+_MANY = 1 << 22  # elements, for which a launch is little, and memory that is held longer is much
 
 
 def cast_at_once(graph: fx.Graph) -> int:
@@ -36,14 +37,16 @@ def cast_at_once(graph: fx.Graph) -> int:
 
 
 def _is_simple(node: fx.Node) -> bool:
-    """From float32 to 16 bits or back, on CUDA, and nothing else."""
+    """From float32 to 16 bits or back, on CUDA, of few elements, and nothing else."""
     given, made = (each.meta.get("val") for each in (_source(node), node))
     if not (isinstance(given, Tensor) and isinstance(made, Tensor)) or not _has_launches(given):
         return False
     kinds = {given.dtype, made.dtype}
-    same = given.device == made.device and given.stride() == made.stride() and given.numel() > 0
-    known = all(isinstance(size, int) for size in given.shape) and torch.empty_like(given).stride() == given.stride()
-    return same and known and len(kinds) == 2 and torch.float32 in kinds and not kinds.isdisjoint(_NARROW)
+    same = given.device == made.device and given.stride() == made.stride()
+    if not same or not all(isinstance(size, int) for size in given.shape) or not 0 < given.numel() < _MANY:
+        return False
+    is_dense = torch.empty_like(given).stride() == given.stride()
+    return is_dense and len(kinds) == 2 and torch.float32 in kinds and not kinds.isdisjoint(_NARROW)
 
 
 def _has_launches(x: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Batch norms in Dynamo's graphs that follow no convolution: one op with the activation that takes their result.
 
-Inductor sums over the pixels of channels-last images in kernels that take longer than Genesis', and makes a new one for
-each number of channels, of which a dense network has as many as it has layers.
+Inductor generates and compiles kernels for each number of channels, of which a dense network has as many as layers.
+Genesis' are compiled once for all of them.
 """
 
 from __future__ import annotations

@@ -229,16 +229,8 @@ def _specimen(dtype, flat, block, wide=False, vectors=(1, 1)):
     blocks = {"BLOCK_M": block, "BLOCK_N": 64, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
     geometry = ((28, 28), (30, 30), (3, 3), (2, 2), (-1, -1), (1, 1))
     nhwc = (50176, 1, 1792, 64)
-    grad = (
-        dtypes.float32 if dtype.itemsize < 8 else dtype,
-        dtype,
-        dtype,
-        3000,
-        outputs,
-        inputs,
-        (613566757, 5),
-        (613566757, 5),
-    )
+    arrays = (dtypes.float32 if dtype.itemsize < 8 else dtype, dtype, dtype)
+    grad = (*arrays, 3000, outputs, inputs, (613566757, 5), (613566757, 5))  # by 28
     tail = (4, 800, (36864, 576, 1, 192, 64), nhwc, nhwc)
     return Specimen(_conv_weight_grad_kernel, (*grad, *geometry, *tail), {**products, **blocks})
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch._inductor import compile_fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.operator_schemas import normalize_function
 from torch.nn import functional as F
 
@@ -214,3 +215,24 @@ def test_casts_of_weights_and_of_their_gradients(
     for theirs, ours_too in zip(*sides, strict=True):
         assert torch.equal(theirs, ours_too)
         assert theirs.stride() == ours_too.stride()
+
+
+def test_casts_between_several_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first node of a graph, in front of which the ops are put, may be a cast that goes."""
+    monkeypatch.setattr(graph_casts, "_has_launches", lambda x: True)
+    mm, cast = torch.ops.aten.mm.default, torch.ops.prims.convert_element_type.default
+
+    def forward(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, ...]:
+        narrow = [cast(x, torch.bfloat16) for x in (a, b)]
+        wide = [cast(x, torch.float32) for x in (c, d)]
+        products = mm(*narrow), mm(*wide)
+        return tuple(cast(x, dtype) for x, dtype in zip(products, (torch.float32, torch.bfloat16), strict=True))
+
+    given = [torch.randn(3, 3, dtype=dtype) for dtype in (torch.float32,) * 2 + (torch.bfloat16,) * 2]
+    module = make_fx(forward, tracing_mode="fake")(*given)
+    expected = module(*given)
+    assert graph_casts.cast_at_once(module.graph) == 4  # of the gradients each is the only one of its dtypes
+    module.graph.lint()
+    module.recompile()
+    for ours, theirs in zip(module(*given), expected, strict=True):
+        assert torch.equal(ours, theirs)

@@ -29,10 +29,11 @@ _MANY = 1 << 22  # elements, for which a launch is little, and memory that is he
 def cast_at_once(graph: fx.Graph) -> int:
     """Cast weights in one op at the beginning, and gradients in one at the end. Returns: how many casts these were."""
     casts = [node for node in graph.nodes if node.target in _CASTS and _is_simple(node)]
-    first = next(node for node in graph.nodes if node.op not in ("placeholder", "get_attr"))
     last = next(node for node in reversed(graph.nodes) if node.op == "output")
     weights = [node for node in casts if _source(node).op == "placeholder" and all(map(_is_opaque, _readers(node)))]
     gradients = [node for node in casts if set(node.users) == {last} and _is_opaque(_maker(_source(node)))]
+    inputs, replaced = ("placeholder", "get_attr"), set(weights)
+    first = next(node for node in graph.nodes if node.op not in inputs and node not in replaced)
     return _together(graph, weights, first) + _together(graph, gradients, last)
 
 

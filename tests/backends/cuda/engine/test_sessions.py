@@ -103,7 +103,9 @@ def test_those_without_time_are_guessed_at_their_next_call(fakes: FakeFamily) ->
     assert chosen() == ("fake/guess", plans.HEURISTIC)
 
 
-def test_no_problem_is_far_ahead_of_another(fakes: FakeFamily) -> None:
+def test_no_problem_is_far_ahead_of_another(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equal cost, which a busy machine would measure otherwise."""
+    monkeypatch.setattr(tuner.Contest, "cost", 1.0)
     fakes.candidates = [Fake(str(i)) for i in range(12)]
     problems = [PROBLEM, dataclasses.replace(PROBLEM, padding=(2, 2)), dataclasses.replace(PROBLEM, padding=(3, 3))]
     done = dict.fromkeys(problems, 0)

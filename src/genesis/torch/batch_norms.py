@@ -17,8 +17,9 @@ from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 from genesis.torch import bridge
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
+from genesis.torch.shapes import is_normalized
+from genesis.torch.signatures import Context
 
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _POINTS = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
 _ForwardArguments: TypeAlias = tuple[
     Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, float, float, str | None
@@ -31,25 +32,15 @@ _BackwardArguments: TypeAlias = tuple[
 
 
 def takes(input: Tensor) -> bool:
-    """Return whether Genesis' kernels normalize these images: on CUDA, channels last, with more than one pixel."""
-    if not bridge.activates(input) or input.dim() != 4 or input.dtype not in _DTYPES:
-        return False
-    shape = input.shape
-    if not all(isinstance(size, int) and size for size in shape) or shape[1] == 1 or shape[2] * shape[3] == 1:
-        return False
-    return input.stride() == torch.empty(shape, device="meta", memory_format=torch.channels_last).stride()
+    """Return whether the op is to normalize these images: on CUDA."""
+    return bridge.activates(input) and is_normalized(input)
 
 
-class _Context(Protocol):
+class _Context(Context, Protocol):
     """The context of the function: PyTorch's, and what it adds."""
 
     activation: str | None
-    needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor | None, ...]
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
-    def set_materialize_grads(self, value: bool) -> None: ...
-    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
 
 
 class _BatchNorm(torch.autograd.Function):

@@ -24,11 +24,10 @@ from genesis.torch.links import Link
 from genesis.torch.modes import nothing_intercepts, versions_of_three
 from genesis.torch.operands import operand, plain
 from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, batch_norm, materialize, materialized, pending
-from genesis.torch.shapes import Plan
+from genesis.torch.shapes import Plan, is_normalized
 from genesis.torch.tensor_guards import GuardedConv, Settings, autocast_dtype
 
 _SETTINGS: Settings = ((1, 1), (0, 0), (1, 1), 1, "zeros")
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _PATIENCE = 3  # calls in a row with nothing after the norm, until it is left to PyTorch
 
 
@@ -87,15 +86,10 @@ class BareNorm:
 
 def _plan(x: Tensor) -> Plan | None:
     """None if the op does not take x: the kernels' order of memory is channels-last."""
-    shape = x.shape
-    if x.dim() != 4 or x.dtype not in _DTYPES or not all(shape) or shape[1] == 1 or shape[2] * shape[3] == 1:
+    if not is_normalized(x):
         return None
-    if not x.is_contiguous(memory_format=torch.channels_last):
-        return None
-    strides = torch.empty(shape, device="meta", memory_format=torch.channels_last).stride()
+    shape, strides = x.shape, x.stride()
     num_rows = shape[0] * shape[2] * shape[3]
-    if x.stride() != strides:  # as one image's may differ
-        return None
     return Plan(ConvGeometry(*_SETTINGS[:4]), shape, torch.Size(shape[1:2]), num_rows, strides, False, False, False)  # type: ignore[arg-type]
 
 

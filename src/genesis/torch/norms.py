@@ -15,8 +15,8 @@ from genesis.records import SavedGroupNorm
 from genesis.torch import activations as torch_activations
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
-
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+from genesis.torch.shapes import FLOATS
+from genesis.torch.signatures import Context
 
 
 def group_norm(
@@ -64,7 +64,7 @@ def takes(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | 
 
 
 def has_kernels(input: Tensor) -> bool:
-    return input.is_cuda and input.dtype in _DTYPES
+    return input.is_cuda and input.dtype in FLOATS
 
 
 def fits(input: Tensor, num_groups: object, parameters: Sequence[Tensor]) -> bool:
@@ -82,16 +82,11 @@ def fits(input: Tensor, num_groups: object, parameters: Sequence[Tensor]) -> boo
     )
 
 
-class _Context(Protocol):
+class _Context(Context, Protocol):
     """The context of the function: PyTorch's, and what it adds."""
 
     how: tuple[int, str | None]
-    needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor | None, ...]
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
-    def set_materialize_grads(self, value: bool) -> None: ...
-    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
 
 
 class _GroupNorm(torch.autograd.Function):

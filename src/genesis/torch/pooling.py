@@ -12,10 +12,9 @@ from torch.autograd.function import once_differentiable
 from genesis.records import Windows
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
-from genesis.torch.shapes import Pair
+from genesis.torch.shapes import FLOATS, Pair
 
 Sizes: TypeAlias = int | Sequence[int]  # per dimension, or one for both
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @overload
@@ -73,7 +72,7 @@ def takes(input: Tensor) -> bool:
 
 def has_kernels(input: Tensor) -> bool:
     """Return whether Genesis' kernels can pool such a tensor."""
-    return input.is_cuda and input.dtype in _DTYPES and input.dim() in (3, 4) and input.numel() > 0
+    return input.is_cuda and input.dtype in FLOATS and input.dim() in (3, 4) and input.numel() > 0
 
 
 def windows_of(

@@ -15,6 +15,19 @@ Pair = tuple[int, int]
 SomeTensor = TypeVar("SomeTensor", Tensor, Tensor | None)
 
 
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # that kernels of norms and poolings take
+
+
+def is_normalized(x: Tensor) -> bool:
+    """Return whether kernels normalize these images without a convolution: channels last, of more than one pixel."""
+    shape = x.shape
+    if x.dim() != 4 or x.dtype not in FLOATS or not all(isinstance(size, int) and size for size in shape):
+        return False
+    if shape[1] == 1 or shape[2] * shape[3] == 1:  # both orders of memory are the same
+        return False
+    return x.stride() == torch.empty(shape, device="meta", memory_format=torch.channels_last).stride()
+
+
 class Plan(NamedTuple):
     """A convolution as the op takes it, and the layout that its output has in PyTorch."""
 

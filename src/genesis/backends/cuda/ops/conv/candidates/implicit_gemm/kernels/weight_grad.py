@@ -24,7 +24,7 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 def _divided(numbers, reciprocal):
     """numbers // divisor in three instructions; candidate.reciprocal(divisor) has the multiplier and the shift.
 
-    A division is twenty, and each thread would make two for each pixel: most of what it does.
+    Each thread makes two for each pixel that it loads: divisions were more than a third of the loop, in sm_90 assembly.
     """
     unsigned = numbers.to(tl.uint32)
     return ((tl.umulhi(unsigned, reciprocal[0].to(tl.uint32)) + unsigned) >> reciprocal[1].to(tl.uint32)).to(tl.int32)

@@ -77,6 +77,16 @@ def test_a_loop_runs_unmodified(loop: Callable[[nn.Module], Steps], steps: Count
     assert (steps["forward"] > 3) is (loop not in ORDINARY)
 
 
+def agree_with_two_graphs(loop: Callable[[nn.Module], Steps]) -> None:
+    """A student and a teacher, compiled by themselves, beside the plain ones."""
+    model = nn.Module()
+    model.student, model.teacher = Net(), Net()
+    compiled: Any = copy.deepcopy(model)
+    genesis.torch.compile(compiled.student)
+    genesis.torch.compile(compiled.teacher)
+    agree(outcome(loop, compiled), outcome(loop, model))
+
+
 def test_other_graphs_between_forward_and_backward(trees: Manager, steps: Counter[str]) -> None:
     """A short forward, another model, and the backward: the trees record it anew, after that graph."""
 
@@ -93,12 +103,7 @@ def test_other_graphs_between_forward_and_backward(trees: Manager, steps: Counte
             yield result
             yield from [x.grad.clone() for x in model.parameters() if x.grad is not None]
 
-    model = nn.Module()
-    model.student, model.teacher = Net(), Net()
-    compiled: Any = copy.deepcopy(model)
-    genesis.torch.compile(compiled.student)
-    genesis.torch.compile(compiled.teacher)
-    agree(outcome(loop, compiled), outcome(loop, model))
+    agree_with_two_graphs(loop)
     assert steps["forward"] > steps["backward"] > 0
 
 
@@ -131,12 +136,7 @@ def repeated(model: nn.Module) -> Steps:
 @pytest.mark.parametrize(("loop", "number"), [(distillation, 5), (in_turns, 10)], ids=["distillation", "in turns"])
 def test_another_graph_before_each_step(loop: Callable[[nn.Module], Steps], number: int, steps: Counter[str]) -> None:
     """Where nothing waits for it, the trees are done with it, and the step is a short one."""
-    model = nn.Module()
-    model.student, model.teacher = Net(), Net()
-    compiled: Any = copy.deepcopy(model)
-    genesis.torch.compile(compiled.student)
-    genesis.torch.compile(compiled.teacher)
-    agree(outcome(loop, compiled), outcome(loop, model))
+    agree_with_two_graphs(loop)
     assert steps == {"forward": number, "backward": number}
 
 

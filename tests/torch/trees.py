@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._inductor import compile_fx, cudagraph_trees
 
-from genesis.torch import captured_graphs, capturing, graph_trees, outstanding, replaying, step_plans
+from genesis.torch import captured_graphs, capturing, graph_casts, graph_trees, outstanding, replaying, step_plans
 
 
 @contextlib.contextmanager
@@ -27,6 +27,7 @@ def simulated() -> Iterator[Manager]:
         (captured_graphs, "is_captured", lambda how: True),
         (captured_graphs, "_open_handles", lambda: None),
         (capturing, "available", lambda compiler, _: compiler),
+        (graph_casts, "_has_launches", lambda x: True),
         (graph_trees, "_have_addresses", _have_addresses),
         (graph_trees, "manager", lambda device: manager),
         (outstanding, "_managers", lambda: [manager]),

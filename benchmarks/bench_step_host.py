@@ -6,7 +6,8 @@
 Networks are those of zoo_networks.py, and the loss is that of bench_zoo.py. Sides take turns; the figures are medians
 in microseconds. "ordinary" is genesis.torch.compile with all of PyTorch's runtime around each replay, as before there
 were short steps (genesis.torch.replaying). "optimizer" and "zero_grad" are PyTorch's own.
-"first" is the whole of a step that comes after the other side's.
+"guards" is "short" with PyTorch's guards of each parameter, as before genesis.torch.parameter_guards; from PyTorch 2.13
+on there is no such side. "first" is the whole of a step that comes after another side's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -25,14 +27,16 @@ from torch.utils._pytree import tree_leaves
 from zoo_networks import NETWORKS, Network
 
 _KNOWN = {network.name: network for network in NETWORKS}
+_SIDES = ("ordinary", "short", "guards")
 
 
 class Side:
     """A model and its loop."""
 
-    def __init__(self, network: Network, is_short: bool, optimizer: str) -> None:
+    def __init__(self, network: Network, name: str, optimizer: str) -> None:
         import genesis.torch
         from genesis.settings import override
+        from genesis.torch import dynamo
 
         model = network.build().cuda().to(memory_format=torch.channels_last)
         self._optimizer: Any = (
@@ -45,8 +49,9 @@ class Side:
         self._images = torch.zeros(4, 3, 96, 96, device="cuda").to(memory_format=torch.channels_last)
         self._labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         self.parts: dict[str, list[float]] = {}
-        with override(short_steps=is_short):  # as it is compiled
-            for _ in range(8):
+        guard_kinds = (lambda inputs: False) if name == "guards" else dynamo.guard_kinds
+        with override(short_steps=name != "ordinary"), mock.patch.object(dynamo, "guard_kinds", guard_kinds):
+            for _ in range(8):  # it is compiled
                 self.step()
         self.num_chains = len(genesis.torch.report(self._model).fused)
         self.parts.clear()
@@ -74,7 +79,7 @@ class Side:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="*", choices=_KNOWN, metavar="NAME", help="of zoo_networks.py")
-    parser.add_argument("--sides", nargs="+", choices=("ordinary", "short"), default=["ordinary", "short"])
+    parser.add_argument("--sides", nargs="+", choices=_SIDES, default=["ordinary", "short"])
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--steps", type=int, default=20, help="in a row")
     parser.add_argument("--rounds", type=int, default=7)
@@ -89,7 +94,7 @@ def main() -> None:
 
     native_steps.wait()
     for network in arguments.networks or ("resnet101", "resnet50", "mobilenet_v2"):
-        sides = {name: Side(_KNOWN[network], name == "short", arguments.optimizer) for name in arguments.sides}
+        sides = {name: Side(_KNOWN[network], name, arguments.optimizer) for name in arguments.sides}
         for _ in range(arguments.rounds):
             for side in sides.values():
                 torch.cuda.synchronize()

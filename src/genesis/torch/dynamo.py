@@ -31,6 +31,7 @@ from genesis.torch.graph_norms import replace_group_norms
 from genesis.torch.graph_orders import in_order, pass_on_channels_last
 from genesis.torch.graph_scales import name_values_once, scaled_by
 from genesis.torch.opaque import tell_inductor
+from genesis.torch.parameter_guards import guard_kinds
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _POOLS = {torch.max_pool2d, functional.max_pool2d}
@@ -73,7 +74,7 @@ def genesis(
         >>> compiled(torch.ones(2, 3, 8, 8)).shape
         torch.Size([2, 8, 6, 6])
     """
-    guard_what_changes()
+    guard_what_changes(inputs)
     options = dict(options or {})
     name = options.pop("compiler", "inductor")
     mend(graph, str(name))
@@ -86,15 +87,17 @@ def genesis(
     return lookup_backend(name)(graph, inputs, **options)
 
 
-def guard_what_changes() -> None:
-    """Make Dynamo check requires_grad of every parameter and the hooks of every module at each call.
+def guard_what_changes(inputs: Sequence[object]) -> None:
+    """Have requires_grad of every parameter and the hooks of every module checked at each call.
 
-    Before PyTorch 2.13 it passes over parameters whose module holds the very same ones as before: unfrozen ones got no
-    gradient, without a word; and hooks that are registered later are not called, in any version. Called by backends, as
-    guards are built after a graph is compiled.
+    Dynamo passes over the former before PyTorch 2.13 (see parameter_guards.py); and hooks that are registered later are
+    not called, in any version. Called by backends, as guards are built after a graph is compiled.
+
+    Args:
+        inputs: examples of the graph's inputs.
     """
     if torch.__version__ < (2, 13):
-        torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = False
+        torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = guard_kinds(inputs)
     torch._dynamo.config.skip_nnmodule_hook_guards = False
 
 

@@ -173,7 +173,7 @@ PyObject* call_accumulate(PyObject*, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
-// --- where tensors lie, and whether they have changed ---
+// --- where tensors lie, whether they have changed, and what they are ---
 template <typename... Number>
 PyObject* numbers_of(PyObject* tensors, const Number&... numbers) {
   HANDLE_TH_ERRORS
@@ -209,9 +209,46 @@ PyObject* call_looks(PyObject*, PyObject* tensors) {
   return numbers_of(tensors, address, version);
 }
 
+// What Dynamo guards of a tensor, in numbers that say it all.
+void put_kind(std::vector<int64_t>& kinds, const at::Tensor& tensor) {
+  const bool is_strided = tensor.layout() == at::kStrided;
+  const auto device = tensor.device();
+  for (const int64_t number :
+       {int64_t(tensor.requires_grad()), int64_t(tensor.scalar_type()), int64_t(device.type()), int64_t(device.index()),
+        int64_t(tensor.layout()), tensor.dim()})
+    kinds.push_back(number);
+  kinds.insert(kinds.end(), tensor.sizes().begin(), tensor.sizes().end());
+  if (is_strided)
+    kinds.insert(kinds.end(), tensor.strides().begin(), tensor.strides().end());
+}
+
+// kinds(list of weak references to tensors): bytes; None where a tensor is gone.
+PyObject* call_kinds(PyObject*, PyObject* references) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_CheckExact(references), "not a list of weak references");
+  const auto count = PyList_GET_SIZE(references);
+  std::vector<int64_t> found;
+  found.reserve(count * 14);
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject* item = PyObject_CallNoArgs(PyList_GET_ITEM(references, i));
+    if (item == nullptr)
+      return nullptr;
+    const bool is_tensor = THPVariable_Check(item);
+    if (is_tensor)
+      put_kind(found, THPVariable_Unpack(item));
+    Py_DECREF(item);
+    if (!is_tensor)
+      Py_RETURN_NONE;
+  }
+  const auto size = static_cast<Py_ssize_t>(found.size() * sizeof(int64_t));
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(found.data()), size);
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef methods[] = {
     {"accumulate", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_accumulate)), METH_FASTCALL, nullptr},
     {"addresses", call_addresses, METH_O, nullptr},
+    {"kinds", call_kinds, METH_O, nullptr},
     {"looks", call_looks, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "native_steps", nullptr, -1, methods};

@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -39,6 +40,7 @@ _thread: threading.Thread | None = None
 _accumulate: Callable[[object, list[Tensor | None], bool], bool] | None = None
 _addresses: Callable[[list[Tensor]], bytes] | None = None
 _looks: Callable[[list[Tensor]], bytes] | None = None
+_kinds: Callable[[list[weakref.ref[Tensor]]], bytes | None] | None = None
 
 
 def addresses(tensors: list[Tensor]) -> bytes:
@@ -51,6 +53,14 @@ def looks(tensors: list[Tensor]) -> bytes:
     if _looks is None:
         return as_bytes(map(Tensor.data_ptr, tensors)) + as_bytes(map(_version, tensors))
     return _looks(tensors)
+
+
+def kinds(tensors: list[weakref.ref[Tensor]]) -> bytes | None:
+    """requires_grad, dtype, device, shape and strides of tensors, to be compared with others.
+
+    None where a tensor is gone, and as long as the module is not loaded.
+    """
+    return None if _kinds is None else _kinds(tensors)
 
 
 def as_bytes(numbers: Iterable[int]) -> bytes:
@@ -89,7 +99,7 @@ def wait() -> bool:
 
 
 def _load() -> None:
-    global _accumulate, _addresses, _looks
+    global _accumulate, _addresses, _looks, _kinds
     try:
         path = _compiled()
         loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
@@ -97,7 +107,8 @@ def _load() -> None:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        _accumulate, _addresses, _looks = module.accumulate, module.addresses, module.looks
+        _accumulate, _addresses = module.accumulate, module.addresses
+        _looks, _kinds = module.looks, module.kinds
     except Exception as error:  # no compiler, no headers of Python: the engine accumulates
         detail = error.stderr if isinstance(error, subprocess.CalledProcessError) else error
         _logger.debug("%s is not compiled: %s", _SOURCE.name, detail)

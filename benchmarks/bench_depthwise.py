@@ -282,7 +282,7 @@ def chosen(case: Measured) -> list[Candidate[ConvProblem]]:
 
 def compile_ahead(case: Case, builders: ThreadPoolExecutor) -> None:
     """In other threads; only compiled, since loading a kernel would get into a capture."""
-    from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
+    from genesis.backends.cuda.ops.conv.candidates import programs
     from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthwise
     from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import Toeplitz
 
@@ -293,7 +293,7 @@ def compile_ahead(case: Case, builders: ThreadPoolExecutor) -> None:
     for candidate in chosen(case):
         if isinstance(candidate, Depthwise | Toeplitz):
             name, macros = candidate.program(case.problem)
-            builders.submit(kernel.cubin, name, kernel.options(macros), arch)
+            builders.submit(programs.cubin, name, programs.options(macros), arch)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------

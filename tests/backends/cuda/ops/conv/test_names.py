@@ -8,7 +8,7 @@ import pytest
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel as depthwise
+from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
@@ -26,7 +26,7 @@ SHAPES = [  # input, weight, stride, groups
 def test_every_name_is_kept(
     shape: tuple[tuple[int, ...], tuple[int, ...], int, int], cuda: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (hopper, depthwise):
+    for module in (hopper, programs):
         monkeypatch.setattr(module, "is_available", lambda device: True)
     input, weight, stride, groups = shape
     padding = (weight[2] // 2,) * 2

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
+from genesis.backends.cuda.ops.conv.candidates import programs
 
 _CONVERSIONS = """
 #pragma once
@@ -41,6 +41,10 @@ _INSTRUCTIONS = """
 #pragma once
 #include "conversions.cuh"
 static void copy_16(void* to, const void* from, bool inside) { inside ? memcpy(to, from, 16) : memset(to, 0, 16); }
+template <int BYTES> void copy(void* to, const void* from, bool inside) {
+  if ((size_t)to % BYTES || (size_t)from % BYTES) abort();
+  inside ? memcpy(to, from, BYTES) : memset(to, 0, BYTES);
+}
 static void wait_for_copies() {}
 static u32 paired(u32 first, u32 second, bool high) {
   return high ? first >> 16 | (second & 0xFFFF0000u) : (first & 0xFFFF) | second << 16;
@@ -62,6 +66,19 @@ template <bool BF16> void product(float (&sums)[4], const u32 (&mine)[6], int co
     }
   }
 }
+template <int N> void load_transposed(u32 (&found)[N], const uint4* row) {
+  static const u16* rows[2][MOST];
+  static int turn_of[MOST];
+  const int thread = threadIdx.x, lane = thread % 32, turn = turn_of[thread]++ % 2;
+  if ((size_t)row % 16) abort();
+  rows[turn][thread] = (const u16*)row;
+  __syncthreads();
+  const u16** warp = rows[turn] + thread / 32 * 32;
+  for (int i = 0; i < N; ++i) {
+    const u16 *first = warp[8 * i + lane % 4 * 2], *second = warp[8 * i + lane % 4 * 2 + 1];
+    found[i] = first[lane / 4] | (u32)second[lane / 4] << 16;
+  }
+}
 template <bool BF16> void multiply_16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   product<BF16>(sums, {a0, a1, a2, a3, b0, b1}, 16);
 }
@@ -71,8 +88,11 @@ template <bool BF16> void multiply_8(float (&sums)[4], u32 a0, u32 a1, u32 b0) {
 """
 
 _HOST = r"""
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+using std::min;
 #include <ucontext.h>
 #define __device__
 #define __global__
@@ -84,6 +104,7 @@ struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
+static float2 make_float2(float x, float y) { return {x, y}; }
 static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 template <class T> static T __ldg(const T* p) { return *p; }
@@ -143,6 +164,7 @@ _CALLS = {
     " (char*)addresses[4], (float*)addresses[5], geometry)",
     "depthwise_weight_grad": "depthwise_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
     " geometry)",
+    "patch_weight_grad": "patch_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2], geometry)",
     "depthwise_toeplitz": "depthwise_toeplitz((u16*)addresses[0], (u16*)addresses[1], (u16*)addresses[2],"
     " (u16*)addresses[3], (u16*)addresses[4], geometry)",
 }
@@ -156,9 +178,9 @@ def prepare(
     device: int, name: str, macros: Mapping[str, int], grid: int, threads: int, shared: int, num_addresses: int,
     **geometry: int,
 ) -> Callable[..., None]:  # fmt: skip
-    """As kernel.prepare()."""
+    """As programs.prepare()."""
     assert threads <= macros.get("THREADS", 1024)
-    library, structure = _library(name, tuple(macros.items())), kernel.packed(name, **geometry)
+    library, structure = _library(name, tuple(macros.items())), programs.packed(name, **geometry)
 
     def run(stream: int, *addresses: int) -> None:
         assert len(addresses) == num_addresses
@@ -171,15 +193,16 @@ def prepare(
 @functools.cache
 def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
-        path, source = Path(folder), kernel.source(name)
+        path, source = Path(folder), programs.source(name)
         (path / "conversions.cuh").write_text(_CONVERSIONS)
         (path / "instructions.cuh").write_text(_INSTRUCTIONS)
-        for each in (source, source.parent / "depthwise.cuh", source.parent.parent / "overlap.cuh"):
-            (path / each.name).write_text(each.read_text().replace("../overlap.cuh", "overlap.cuh"))
+        headers = [*source.parent.glob("*.cuh"), source.parent.parent / "overlap.cuh"]
+        for each in (source, *headers):
+            (path / each.name).write_text(each.read_text().replace('"../', '"'))
         (path / "host.cpp").write_text(_HOST)
         defined = [f"-D{macro}={value}" for macro, value in macros]
         command = ["g++", "-std=c++17", "-O0", "-w", "-fno-strict-aliasing", "-fPIC", "-shared"]
-        here = ["-DPATCH"] if name == "depthwise_toeplitz" else []
+        here = ["-DPATCH"] if name in ("depthwise_toeplitz", "patch_weight_grad") else []
         here += [f'-DSOURCE="{source.name}"', f"-DCALL={_CALLS[name]}"]
         subprocess.run([*command, *defined, *here, "host.cpp", "-o", "host.so"], cwd=path, check=True)
         return ctypes.CDLL(str(path / "host.so"))

@@ -18,7 +18,7 @@ import torch
 from genesis import backends, dtypes
 from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.ops.conv import accuracy
-from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
+from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthwise
 from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Shape
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import Patch, Toeplitz
@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these problems")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no problem after that time")
     arguments = parser.parse_args()
-    kernel.prepare, kernel.is_available = depthwise_on_host.prepare, lambda device: True  # type: ignore[assignment]
+    programs.prepare, programs.is_available = depthwise_on_host.prepare, lambda device: True  # type: ignore[assignment]
     begin, done, failed = time.monotonic(), 0, 0
     with override(cuda="simulated"):
         for seed in arguments.only or range(arguments.problems):

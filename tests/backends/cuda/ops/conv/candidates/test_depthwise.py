@@ -18,7 +18,7 @@ from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
-from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
+from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthwise, DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Shape, Work
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import Patch, Toeplitz, ToeplitzFamily
@@ -70,8 +70,8 @@ TOEPLITZ = [
 def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
     if not depthwise_on_host.is_available():
         pytest.skip("no g++")
-    monkeypatch.setattr(kernel, "prepare", depthwise_on_host.prepare)
-    monkeypatch.setattr(kernel, "is_available", lambda device: True)
+    monkeypatch.setattr(programs, "prepare", depthwise_on_host.prepare)
+    monkeypatch.setattr(programs, "is_available", lambda device: True)
 
 
 def _problem(direction: str, case: Any, dtype: Any, **options: Any) -> ConvProblem:
@@ -218,7 +218,7 @@ SHAPES = [  # (input, taps, stride) of MobileNet, EfficientNet and ConvNeXt
 
 @pytest.fixture
 def on_a_large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "is_available", lambda device: True)
+    monkeypatch.setattr(programs, "is_available", lambda device: True)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -284,7 +284,7 @@ def test_kernels_compile(simulated: Backend, on_a_large_gpu: None, direction: st
             continue
         problem = _problem(direction, CASES[0][0], dtype, **options)
         name, macros = Depthwise(Shape(2, 3, 4, 1)).program(problem)
-        made = kernel.cubin(name, kernel.options(macros), arch)
+        made = programs.cubin(name, programs.options(macros), arch)
         assert made[:4] == b"\x7fELF"
 
 
@@ -342,7 +342,7 @@ def test_products_compile(simulated: Backend, on_a_large_gpu: None, direction: s
     for dtype in (dtypes.float16, dtypes.bfloat16):
         problem = _problem(direction, ((2, 32, 56, 56), 1, (3, 5), (1, 1), (1, 2), (1, 1)), dtype, bias=True)
         name, macros = Toeplitz(Patch(2, 1, 1, 2, 2)).program(problem)
-        assert kernel.cubin(name, kernel.options(macros), arch)[:4] == b"\x7fELF"
+        assert programs.cubin(name, programs.options(macros), arch)[:4] == b"\x7fELF"
 
 
 def test_choice_of_products(simulated: Backend, on_a_large_gpu: None) -> None:

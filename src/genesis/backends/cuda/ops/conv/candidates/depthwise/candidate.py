@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, Parts, admissible
-from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
+from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Shape, Work, promising
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
@@ -74,7 +74,7 @@ class Depthwise(Candidate[ConvProblem]):
         work = Work(problem, self.shape)
         num_addresses = 3 if problem.direction == WEIGHT_GRAD else 6
         name, macros = self.program(problem)
-        ready = kernel.prepare(
+        ready = programs.prepare(
             problem.device, name, macros, work.grid, work.num_threads, work.shared_memory, num_addresses,
             **work.geometry,
         )  # fmt: skip
@@ -98,10 +98,10 @@ def supports(problem: ConvProblem) -> bool:
     p = problem
     return (
         p.is_depthwise
-        and p.dtype in kernel.DTYPES
+        and p.dtype in programs.DTYPES
         and numel(p.weight_shape[2:]) <= _MOST_TAPS
         and all(0 < numel(shape) < 2**31 for shape in (p.input_shape, p.weight_shape, p.output_shape))
-        and kernel.is_available(p.device)
+        and programs.is_available(p.device)
     )
 
 

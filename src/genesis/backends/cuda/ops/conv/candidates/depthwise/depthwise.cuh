@@ -3,7 +3,7 @@
 // Macros: DTYPE 0 float32 | 1 float16 | 2 bfloat16.
 #pragma once
 #include "../overlap.cuh"
-#include "conversions.cuh"
+#include "../conversions.cuh"
 
 #define ELEMENT (DTYPE == 0 ? 4 : 2)  // bytes
 

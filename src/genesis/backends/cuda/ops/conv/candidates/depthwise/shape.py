@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.ops.conv.candidates.depthwise.kernel import DTYPES, MOST_SHARED
+from genesis.backends.cuda.ops.conv.candidates.programs import DTYPES, MOST_SHARED
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 
 _MOST_MULTIPLIER = 8  # outputs of an input channel that a thread has

@@ -18,7 +18,7 @@
 // columns x 8 rows each; WARPS_X, WARPS_Y of them in a block, for each of GROUPS of eight channels; CHANNELS; BIAS, RESIDUAL,
 // RELU: of the epilogue.
 #include "../overlap.cuh"
-#include "instructions.cuh"
+#include "../instructions.cuh"
 
 struct Geometry {
   int slices, iterations;          // slices: blocks side by side that have all channels

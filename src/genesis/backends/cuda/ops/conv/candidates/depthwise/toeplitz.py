@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
-from genesis.backends.cuda.ops.conv.candidates.depthwise import kernel
+from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Work, promising
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.shapes import numel
@@ -172,7 +172,7 @@ class Toeplitz(Candidate[ConvProblem]):
         p, patch = problem, self.patch
         slices, images, bands, strips = self._cover(p)
         name, macros = self.program(p)
-        ready = kernel.prepare(
+        ready = programs.prepare(
             p.device, name, macros, self.grid(p), patch.num_threads, patch.shared_memory(p.weight_shape[2]), 5,
             slices=slices, iterations=self._iterations(p), num_units=images * bands * strips, strips=strips,
             bands=bands,
@@ -188,7 +188,7 @@ class Toeplitz(Candidate[ConvProblem]):
         """The kernel's name, and what it is compiled with."""
         p, patch = problem, self.patch
         return NAME, {
-            "DTYPE": kernel.DTYPES.index(p.dtype), "INPUT_GRAD": int(p.direction == INPUT_GRAD),
+            "DTYPE": programs.DTYPES.index(p.dtype), "INPUT_GRAD": int(p.direction == INPUT_GRAD),
             "TAPS_Y": p.weight_shape[2], "TAPS_X": p.weight_shape[3], "PADDING_Y": p.padding[0],
             "PADDING_X": p.padding[1], "TILES_X": patch.tiles_x, "TILES_Y": patch.tiles_y, "WARPS_X": patch.warps_x,
             "WARPS_Y": patch.warps_y,
@@ -209,5 +209,5 @@ def _supports(problem: ConvProblem) -> bool:
         and all(taps <= most for taps, most in zip(p.weight_shape[2:], _MOST_TAPS, strict=True))
         and p.alignment == 16
         and all(0 < numel(shape) < 2**31 for shape in (p.input_shape, p.output_shape))
-        and kernel.is_available(p.device)
+        and programs.is_available(p.device)
     )

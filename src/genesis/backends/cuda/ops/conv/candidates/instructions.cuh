@@ -8,11 +8,40 @@ __device__ __forceinline__ void copy_16(void* to, const void* from, bool inside)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
 
+// As many bytes as can be copied at once: 4, 8 or 16.
+template <int BYTES>
+__device__ __forceinline__ void copy(void* to, const void* from, bool inside) {
+  if constexpr (BYTES == 16) {
+    copy_16(to, from, inside);
+  } else {
+    const u32 address = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(address), "l"(from), "r"(inside ? BYTES : 0),
+                 "n"(BYTES)
+                 : "memory");
+  }
+}
+
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // The low halves of two words, or their high halves.
 __device__ __forceinline__ u32 paired(u32 first, u32 second, bool high) {
   return __byte_perm(first, second, high ? 0x7632 : 0x5410);
+}
+
+// Matrices of 8 x 8 in shared memory, transposed: lanes 8 i to 8 i + 7 point to the rows of matrix i, 16 bytes each. Lane
+// 4 g + t gets of each the rows 2 t, 2 t + 1 of column g.
+__device__ __forceinline__ void load_transposed(u32 (&found)[4], const uint4* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
+               : "r"((u32)__cvta_generic_to_shared(row))
+               : "memory");
+}
+
+__device__ __forceinline__ void load_transposed(u32 (&found)[2], const uint4* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(found[0]), "=r"(found[1])
+               : "r"((u32)__cvta_generic_to_shared(row))
+               : "memory");
 }
 
 // sums (16 x 8) += left (16 x 16) * right (16 x 8), by a warp: lane 4 g + t has of

@@ -1,4 +1,4 @@
-"""Compiling the depthwise kernels, and launching them."""
+"""Kernels in CUDA C++ that take addresses and a structure of numbers: compiling them, and launching them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from genesis.backends.cuda.nvrtc.structure import Structure
 
 _FOLDER = Path(__file__).parent
 _SOURCES = {
-    "depthwise": "gather.cu",
-    "depthwise_weight_grad": "weight_grad.cu",
-    "depthwise_toeplitz": "toeplitz.cu",
+    "depthwise": "depthwise/gather.cu",
+    "depthwise_weight_grad": "depthwise/weight_grad.cu",
+    "depthwise_toeplitz": "depthwise/toeplitz.cu",
+    "patch_weight_grad": "patch/weight_grad.cu",
 }
 _OPTIONS = ("-default-device",)  # lambdas run on the device, too
 _LEAST_CAPABILITY = 80  # converts float32 to bfloat16

@@ -1,0 +1,1 @@
+"""The weight's gradient of few channels, from patches of an image in shared memory."""

@@ -1,0 +1,323 @@
+"""The weight's gradient of a convolution of few channels in 16 bits (weight_grad.cu).
+
+Each pixel is loaded once for all taps, where products of gathered matrices load it once for each. With few channels,
+loading is what takes the time.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
+from genesis.backends.cuda.ops.conv.candidates import programs
+from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
+from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
+from genesis.shapes import numel
+
+NAME = "patch_weight_grad"
+_MOST_TAPS = (7, 5)  # (rows, columns)
+_MOST_CHANNELS = 256  # of input and output: beyond, matrix products are far ahead
+_MOST_SUMS = 128  # that a thread keeps
+_NUM_TILES, _OF_A_SIZE = 16, 5  # worth trying; with as many pixels
+_SLACK = 8  # units of 16 bytes that are read beyond the last pixel
+_REGISTERS, _OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, beside its sums
+_RESERVED = 1 << 10  # bytes of shared memory that a block takes for itself
+_CLOCK, _BYTES_PER_SECOND = 1.5e9, 2.9e12  # of a large GPU
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """A block's share of the gradient's pixels, and of the channels."""
+
+    rows: int
+    columns: int
+    outputs: int
+    inputs: int
+    splits: int = 1  # warps that share the pixels
+    blocks: int = 2  # of the grid, for each multiprocessor
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns} k{self.outputs} c{self.inputs} s{self.splits} b{self.blocks}"
+
+    @classmethod
+    def named(cls, name: str) -> Tile | None:
+        """The tile that is written so.
+
+        >>> Tile.named(str(Tile(4, 56, 32, 24, 2))) == Tile(4, 56, 32, 24, 2)
+        True
+        """
+        found = re.fullmatch(r"(\d+)x(\d+) k(\d+) c(\d+) s(\d+) b(\d+)", name)
+        numbers = () if found is None else tuple(map(int, found.groups()))
+        return cls(*numbers) if numbers and min(numbers) > 0 and max(numbers) <= 256 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a tile of a problem comes to."""
+
+    problem: ConvProblem
+    tile: Tile
+
+    def is_possible(self) -> bool:
+        tile = self.tile
+        limit = driver.get().properties(self.problem.device).max_shared_memory
+        return (
+            tile.rows % 2 == 0
+            and tile.columns % 8 == 0
+            and (tile.outputs % 8 == 0 or tile.outputs == self.problem.weight_shape[0])
+            and (tile.inputs % 8 == 0 or tile.inputs == self.problem.weight_shape[1])
+            and self._chunks % tile.splits == 0
+            and self.sums <= _MOST_SUMS
+            and self.num_threads <= 512
+            and self.num_threads * (self.sums + _OTHER_REGISTERS) <= _REGISTERS
+            and self.shared_memory <= limit
+        )
+
+    @property
+    def _chunks(self) -> int:
+        return self.tile.rows // 2 * self.tile.columns // 8
+
+    @cached_property
+    def _warps(self) -> tuple[int, int, int, int]:
+        """(units of 16 outputs of a warp, warps beside each other; units of 8 inputs of a warp, warps)"""
+        units = -(-self.tile.outputs // 16)
+        warp_outputs = min(units, 2)
+        most = max(1, _MOST_SUMS // (warp_outputs * self.problem.weight_shape[3] * 4))
+        inputs = -(-self.tile.inputs // 8)
+        warps_inputs = -(-inputs // most)
+        return warp_outputs, -(-units // warp_outputs), -(-inputs // warps_inputs), warps_inputs
+
+    @property
+    def sums(self) -> int:
+        """Of a thread."""
+        warp_outputs, _, warp_inputs, _ = self._warps
+        return warp_outputs * warp_inputs * self.problem.weight_shape[3] * 4
+
+    @property
+    def num_warps(self) -> int:
+        """Of a split."""
+        _, warps_outputs, _, warps_inputs = self._warps
+        return self.problem.weight_shape[2] * warps_outputs * warps_inputs
+
+    @property
+    def num_threads(self) -> int:
+        return 32 * self.num_warps * self.tile.splits
+
+    @cached_property
+    def patch(self) -> tuple[int, int]:
+        """Rows and columns of the input's pixels."""
+        p, sizes = self.problem, (self.tile.rows, self.tile.columns)
+        rows, columns = (
+            (size - 1) * stride + (taps - 1) * dilation + 1
+            for size, stride, taps, dilation in zip(sizes, p.stride, p.weight_shape[2:], p.dilation, strict=True)
+        )
+        return rows, columns
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes."""
+        pixels, patch = self.tile.rows * self.tile.columns, math.prod(self.patch)
+        units = pixels * _pitch(self.tile.outputs) + patch * _pitch(self.tile.inputs) + 2 * _SLACK
+        others = self.num_warps * self.sums * 128 if self.tile.splits > 1 else 0
+        return max(16 * units, others)
+
+    @property
+    def slices(self) -> tuple[int, int]:
+        """Blocks side by side that have all outputs, and all inputs."""
+        outputs, inputs = self.problem.weight_shape[:2]
+        return -(-outputs // self.tile.outputs), -(-inputs // self.tile.inputs)
+
+    @property
+    def cover(self) -> tuple[int, int, int]:
+        """Images, tiles in a column and in a row."""
+        images, _, height, width = self.problem.output_shape
+        return images, -(-height // self.tile.rows), -(-width // self.tile.columns)
+
+    @cached_property
+    def iterations(self) -> int:
+        """Tiles of a block, one after the other."""
+        processors = driver.get().properties(self.problem.device).multiprocessor_count
+        return -(-math.prod(self.cover) // max(1, self.tile.blocks * processors // math.prod(self.slices)))
+
+    @property
+    def parts(self) -> int:
+        """Sums of each result."""
+        return -(-math.prod(self.cover) // self.iterations)
+
+    @property
+    def grid(self) -> int:
+        return self.parts * math.prod(self.slices)
+
+    def granule(self, channels: int, of_block: int) -> int:
+        """Bytes that are copied at once."""
+        return math.gcd(2 * channels, 2 * of_block, self.problem.alignment, 16)
+
+    @property
+    def granules(self) -> tuple[int, int]:
+        """Of the gradient, of the input."""
+        outputs, inputs = self.problem.weight_shape[:2]
+        return self.granule(outputs, self.tile.outputs), self.granule(inputs, self.tile.inputs)
+
+    @property
+    def seconds(self) -> float:
+        """A guess: the tensor cores', shared memory's and the copies' time, and memory's beside it."""
+        p, tile, device = self.problem, self.tile, driver.get().properties(self.problem.device)
+        warp_outputs, _, warp_inputs, _ = self._warps
+        pixels, patch = tile.rows * tile.columns, math.prod(self.patch)
+        of_chunk = self._chunks * self.num_warps
+        products = of_chunk * warp_outputs * warp_inputs * p.weight_shape[3]
+        lines = of_chunk * (4 * warp_outputs + 2 * warp_inputs * p.weight_shape[3])
+        copied = pixels * tile.outputs * 2 / self.granules[0] + patch * tile.inputs * 2 / self.granules[1]
+        resident = min(
+            device.max_shared_memory // (self.shared_memory + _RESERVED),
+            _REGISTERS // (self.num_threads * min(255, self.sums + _OTHER_REGISTERS)),
+            max(1, tile.blocks),
+        )
+        if resident == 0:
+            return math.inf
+        processors = max(1, device.multiprocessor_count)
+        busy = min(1.0, self.grid / processors) * min(1.0, resident * self.num_threads / 32 / 10)
+        clocks = max(products, lines) + copied / 32 * 20 / 4 + 1500 / resident
+        compute = math.prod(self.cover) * math.prod(self.slices) * clocks / processors / _CLOCK / busy
+        halo = (pixels * tile.outputs + patch * tile.inputs) / (pixels * (tile.outputs + tile.inputs))
+        num_bytes = p.bytes * halo + 8 * self.parts * numel(p.weight_shape)
+        return max(compute, num_bytes / _BYTES_PER_SECOND) + 4e-9 * self.parts + 3e-6
+
+    @property
+    def macros(self) -> dict[str, int]:
+        p, tile = self.problem, self.tile
+        warp_outputs, warps_outputs, warp_inputs, warps_inputs = self._warps
+        grad_granule, input_granule = self.granules
+        return {
+            "DTYPE": programs.DTYPES.index(p.dtype), "OUTPUTS": p.weight_shape[0], "INPUTS": p.weight_shape[1],
+            "BLOCK_OUTPUTS": tile.outputs, "BLOCK_INPUTS": tile.inputs, "TILE_Y": tile.rows, "TILE_X": tile.columns,
+            "WARP_OUTPUTS": warp_outputs, "WARPS_OUTPUTS": warps_outputs, "WARP_INPUTS": warp_inputs,
+            "WARPS_INPUTS": warps_inputs, "SPLITS": tile.splits, "TAPS_Y": p.weight_shape[2],
+            "TAPS_X": p.weight_shape[3], "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1], "PADDING_Y": p.padding[0],
+            "PADDING_X": p.padding[1], "DILATION_Y": p.dilation[0], "DILATION_X": p.dilation[1],
+            "GRAD_GRANULE": grad_granule, "INPUT_GRANULE": input_granule,
+        }  # fmt: skip
+
+
+def _pitch(channels: int) -> int:
+    """Of a pixel in shared memory, in units of 16 bytes."""
+    return -(-channels // 8) | 1
+
+
+class PatchWeightGradFamily(Family[ConvProblem]):
+    prefix = NAME
+
+    def variants(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
+        if not _supports(problem):
+            return ()
+        found = [PatchWeightGrad(tile) for tile in _promising(problem)]
+        return [candidate for candidate in found if admissible(candidate, problem)]
+
+    def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
+        tile = Tile.named(name.removeprefix(f"{self.prefix}/"))
+        return None if tile is None else PatchWeightGrad(tile)
+
+
+class PatchWeightGrad(Candidate[ConvProblem]):
+    """One tile of the kernel."""
+
+    arithmetic = FULL
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.name = f"{NAME}/{tile}"
+
+    def supports(self, problem: ConvProblem) -> bool:
+        return _supports(problem) and Work(problem, self.tile).is_possible()
+
+    def workspace(self, problem: ConvProblem) -> int:
+        return Work(problem, self.tile).parts * numel(problem.weight_shape) * 4
+
+    def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
+        """The kernel's name, and what it is compiled with."""
+        return NAME, Work(problem, self.tile).macros
+
+    def prepare(self, problem: ConvProblem) -> Launch:
+        p, work = problem, Work(problem, self.tile)
+        name, macros = self.program(p)
+        images, bands, strips = work.cover
+        slices_outputs, slices_inputs = work.slices
+        ready = programs.prepare(
+            p.device, name, macros, work.grid, work.num_threads, work.shared_memory, 3,
+            slices_outputs=slices_outputs, slices_inputs=slices_inputs, iterations=work.iterations,
+            num_units=images * bands * strips, strips=strips, bands=bands, height=p.input_shape[2],
+            width=p.input_shape[3], out_height=p.output_shape[2], out_width=p.output_shape[3],
+        )  # fmt: skip
+        finish = finisher(p, work.parts)
+
+        def run(stream: int, out: int, grad: int, x: int, _: int, __: int, workspace: int) -> None:
+            ready(stream, grad, x, workspace)
+            finish(stream, out, workspace, 0, 0)
+
+        return run
+
+
+@functools.lru_cache(maxsize=1024)
+def _promising(problem: ConvProblem) -> list[Tile]:
+    """The best by the guess: one of each launch, and of each number of pixels a few."""
+    works = (Work(problem, tile) for tile in _tiles(problem))
+    ranked = sorted((work for work in works if work.is_possible()), key=lambda work: work.seconds)
+    by_launch = {
+        (work.tile.rows, work.tile.columns, work.slices, work.tile.splits, work.grid): work.tile
+        for work in reversed(ranked)
+    }
+    found: collections.Counter[int] = collections.Counter()
+    tiles = []
+    for tile in reversed(by_launch.values()):
+        found[tile.rows * tile.columns] += 1
+        if found[tile.rows * tile.columns] <= _OF_A_SIZE:
+            tiles.append(tile)
+    return tiles[:_NUM_TILES]
+
+
+driver.forget_on_switch(_promising.cache_clear)
+
+
+def _tiles(problem: ConvProblem) -> list[Tile]:
+    """All that might be worth trying."""
+    outputs, inputs, *_ = problem.weight_shape
+    _, _, height, width = problem.output_shape
+    columns = {min(-(-width // n // 8) * 8 or 8, 64) for n in range(1, 9)}
+    rows = {min(n, -(-height // 2) * 2) for n in (2, 4, 8, 16)}
+    return [
+        Tile(*each)
+        for each in itertools.product(
+            sorted(rows), sorted(columns), _shares(outputs), _shares(inputs), (1, 2, 4), (1, 2, 3)
+        )
+    ]
+
+
+def _shares(channels: int) -> list[int]:
+    """Channels of a block: all of them, if they are few, or a multiple of eight."""
+    return sorted({*(n for n in (32, 64) if n < channels), *([channels] if channels <= 64 else [])})
+
+
+def _supports(problem: ConvProblem) -> bool:
+    p = problem
+    outputs, inputs, *taps = p.weight_shape
+    return (
+        p.direction == WEIGHT_GRAD
+        and p.groups == 1
+        and p.dtype in (dtypes.float16, dtypes.bfloat16)
+        and outputs % 2 == inputs % 2 == 0
+        and max(outputs, inputs) <= _MOST_CHANNELS
+        and math.prod(taps) > 1
+        and all(number <= most for number, most in zip(taps, _MOST_TAPS, strict=True))
+        and p.alignment >= 4
+        and all(0 < numel(shape) < 2**31 for shape in (p.input_shape, p.weight_shape, p.output_shape))
+        and programs.is_available(p.device)
+    )

@@ -32,8 +32,8 @@ _STATISTICS_PASS, _RESIDUAL_PASS, _EPILOGUE_PASS = StatisticsPass(), ResidualPas
 _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily()
 FAMILIES: tuple[Family[ConvProblem], ...] = (
-    _TOEPLITZ, _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(), CublasltFamily(),
-    CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), PatchWeightGradFamily(), _FALLBACK, _GROUPED,
+    _TOEPLITZ, _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(),
+    PatchWeightGradFamily(), CublasltFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK, _GROUPED,
 )  # fmt: skip
 
 

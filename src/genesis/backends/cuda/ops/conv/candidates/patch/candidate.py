@@ -25,13 +25,14 @@ from genesis.shapes import numel
 
 NAME = "patch_weight_grad"
 _MOST_TAPS = (7, 5)  # (rows, columns)
-_MOST_CHANNELS = 256  # of input and output: beyond, matrix products are far ahead
+_MOST_CHANNELS = 256  # of input or output
+_FEW, _MOST = 32 * 32, 64 * 64  # products of both: up to here others are behind, and may be, as measured on an H200
 _MOST_SUMS = 128  # that a thread keeps
-_NUM_TILES, _OF_A_SIZE = 16, 5  # worth trying; with as many pixels
+_NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 _SLACK = 8  # units of 16 bytes that are read beyond the last pixel
 _REGISTERS, _OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, beside its sums
 _RESERVED = 1 << 10  # bytes of shared memory that a block takes for itself
-_CLOCK, _BYTES_PER_SECOND = 1.5e9, 2.9e12  # of a large GPU
+_CLOCK, _BYTES_PER_SECOND, _JOINED_PER_SECOND = 1.5e9, 2.9e12, 1.3e12  # of a large GPU; bytes of parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +190,8 @@ class Work:
         clocks = max(products, lines) + copied / 32 * 20 / 4 + 1500 / resident
         compute = math.prod(self.cover) * math.prod(self.slices) * clocks / processors / _CLOCK / busy
         halo = (pixels * tile.outputs + patch * tile.inputs) / (pixels * (tile.outputs + tile.inputs))
-        num_bytes = p.bytes * halo + 8 * self.parts * numel(p.weight_shape)
-        return max(compute, num_bytes / _BYTES_PER_SECOND) + 4e-9 * self.parts + 3e-6
+        joined = 8 * self.parts * numel(p.weight_shape) / _JOINED_PER_SECOND
+        return max(compute, p.bytes * halo / _BYTES_PER_SECOND) + joined + 3e-6
 
     @property
     def macros(self) -> dict[str, int]:
@@ -217,6 +218,11 @@ class PatchWeightGradFamily(Family[ConvProblem]):
     prefix = NAME
 
     def variants(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
+        """Without being measured, those of so few channels that all others are behind."""
+        outputs, inputs = problem.weight_shape[:2]
+        return self.trials(problem) if outputs * inputs <= _FEW else ()
+
+    def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
         if not _supports(problem):
             return ()
         found = [PatchWeightGrad(tile) for tile in _promising(problem)]
@@ -315,6 +321,7 @@ def _supports(problem: ConvProblem) -> bool:
         and p.dtype in (dtypes.float16, dtypes.bfloat16)
         and outputs % 2 == inputs % 2 == 0
         and max(outputs, inputs) <= _MOST_CHANNELS
+        and outputs * inputs <= _MOST
         and math.prod(taps) > 1
         and all(number <= most for number, most in zip(taps, _MOST_TAPS, strict=True))
         and p.alignment >= 4

@@ -25,7 +25,7 @@ from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import Patch, 
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.settings import override
 from tests.backends.cuda.ops.conv import fuzz
-from tests.backends.cuda.ops.conv.candidates import depthwise_on_host
+from tests.backends.cuda.ops.conv.candidates import host_programs
 
 
 def draw(seed: int) -> tuple[ConvProblem, Candidate[ConvProblem]]:
@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these problems")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no problem after that time")
     arguments = parser.parse_args()
-    programs.prepare, programs.is_available = depthwise_on_host.prepare, lambda device: True  # type: ignore[assignment]
+    programs.prepare, programs.is_available = host_programs.prepare, lambda device: True  # type: ignore[assignment]
     begin, done, failed = time.monotonic(), 0, 0
     with override(cuda="simulated"):
         for seed in arguments.only or range(arguments.problems):

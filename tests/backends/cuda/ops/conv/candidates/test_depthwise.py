@@ -27,7 +27,7 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_G
 from genesis.backends.cuda.ops.storage.launch import copy_into
 from genesis.backends.cuda.runtime import array, streams
 from genesis.shapes import channels_last_strides
-from tests.backends.cuda.ops.conv.candidates import depthwise_on_host, fuzz_depthwise
+from tests.backends.cuda.ops.conv.candidates import fuzz_depthwise, host_programs
 
 DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
 TORCH = {dtypes.float32: torch.float32, dtypes.float16: torch.float16, dtypes.bfloat16: torch.bfloat16}
@@ -68,9 +68,9 @@ TOEPLITZ = [
 
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not depthwise_on_host.is_available():
+    if not host_programs.is_available():
         pytest.skip("no g++")
-    monkeypatch.setattr(programs, "prepare", depthwise_on_host.prepare)
+    monkeypatch.setattr(programs, "prepare", host_programs.prepare)
     monkeypatch.setattr(programs, "is_available", lambda device: True)
 
 

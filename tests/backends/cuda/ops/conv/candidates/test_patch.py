@@ -1,4 +1,4 @@
-"""Weight gradients of few channels in CUDA C++: compiled for the host against float64, for GPUs, and run on one."""
+"""Convolutions of few channels in CUDA C++: compiled for the host against float64, for GPUs, and run on one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.patch.candidate import (
+from genesis.backends.cuda.ops.conv.candidates.patch import forward
+from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForward, PatchForwardFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import (
     NAME,
     PatchWeightGrad,
     PatchWeightGradFamily,
@@ -24,8 +26,8 @@ from genesis.backends.cuda.ops.conv.candidates.patch.candidate import (
     Work,
 )
 from genesis.backends.cuda.ops.conv.operation import CONV
-from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
-from tests.backends.cuda.ops.conv.candidates import against_float64, depthwise_on_host
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from tests.backends.cuda.ops.conv.candidates import against_float64, host_programs
 
 # (groups, (inputs, outputs), images, sizes, taps, stride, padding, dilation), (rows, columns, outputs, inputs, splits)
 CASES: list[tuple[Any, tuple[int, ...]]] = [
@@ -55,21 +57,37 @@ SHAPES = [  # (inputs, outputs), sizes, taps, stride of HRNet, Res2Net, DenseNet
 ]
 
 
-def _problem(case: Any, dtype: Any, **options: Any) -> ConvProblem:
-    return against_float64.problem_of(WEIGHT_GRAD, case, dtype, **options)
+# (rows, columns, outputs, warps, groups of pixels at once) of the forward of each case, and of its input's gradient.
+FORWARD_TILES = [
+    (4, 16, 18, 2, 2), (2, 8, 16, 1, 1), (4, 8, 20, 1, 2), (2, 16, 50, 2, 1), (4, 16, 32, 2, 2), (4, 8, 24, 2, 1),
+    (4, 8, 12, 1, 2), (4, 16, 8, 1, 4), (2, 16, 8, 1, 2), (4, 8, 6, 2, 1), None, (2, 8, 2, 1, 1),
+]  # fmt: skip
 
 
-def _of_network(shape: Any, images: int, dtype: Any = dtypes.bfloat16) -> ConvProblem:
+def _problem(case: Any, dtype: Any, direction: str = WEIGHT_GRAD, **options: Any) -> ConvProblem:
+    return against_float64.problem_of(direction, case, dtype, **options)
+
+
+def _of_network(shape: Any, images: int, direction: str = WEIGHT_GRAD) -> ConvProblem:
     channels, sizes, taps, stride = shape
     padding = tuple(n // 2 for n in taps)
-    return _problem((1, channels, images, sizes, taps, (stride, stride), padding, (1, 1)), dtype)
+    return _problem((1, channels, images, sizes, taps, (stride, stride), padding, (1, 1)), dtypes.bfloat16, direction)
+
+
+def _forward_tile(problem: ConvProblem, case: int, **options: int) -> forward.Tile:
+    tile = FORWARD_TILES[case]
+    assert tile is not None
+    rows, columns, outputs, warps, at_once = tile
+    channels = problem.result_shape[1]
+    outputs = channels if channels <= 32 else min(outputs // 8 * 8, 32)
+    return forward.Tile(rows, columns, outputs, warps, at_once, **options)
 
 
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not depthwise_on_host.is_available():
+    if not host_programs.is_available():
         pytest.skip("no g++")
-    monkeypatch.setattr(programs, "prepare", depthwise_on_host.prepare)
+    monkeypatch.setattr(programs, "prepare", host_programs.prepare)
     monkeypatch.setattr(programs, "is_available", lambda device: True)
 
 
@@ -86,6 +104,24 @@ def test_on_the_host(cuda: Backend, on_host: None, put: Callable[[Any], Any], ge
     options, tile = CASES[case]
     candidate = PatchWeightGrad(Tile(*tile, blocks=blocks))
     against_float64.check(put, get, _problem(options, DTYPES[(case + blocks) % 2]), candidate)
+
+
+@pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
+@pytest.mark.parametrize("case", [case for case, tile in enumerate(FORWARD_TILES) if tile])
+def test_forward_on_the_host(
+    cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, case: int, direction: str, blocks: int
+) -> None:
+    for options in ({}, {"bias": True, "residual": True}, {"bias": True, "activation": "relu"}):
+        if "activation" in options and (direction == INPUT_GRAD or CASES[case][0][3] == (1, 1)):
+            continue  # two results may both be zeros
+        problem = _problem(CASES[case][0], DTYPES[(case + blocks) % 2], direction, **options)
+        candidate = PatchForward(_forward_tile(problem, case, blocks=blocks))
+        if direction == INPUT_GRAD and (problem.stride != (1, 1) or problem.first_shape[1] > 64):
+            assert not candidate.supports(problem)
+        else:
+            against_float64.check(put, get, problem, candidate)
 
 
 @pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
@@ -112,6 +148,22 @@ def test_the_choice(simulated: Backend, on_a_large_gpu: None, shape: Any) -> Non
         assert restored.name == candidate.name
         assert work.parts * work.iterations >= work.cover[0] * work.cover[1] * work.cover[2]
         assert work.num_threads <= 512
+
+
+@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[0][0] <= 64], ids=str)
+def test_the_choice_of_the_forward(simulated: Backend, on_a_large_gpu: None, shape: Any, direction: str) -> None:
+    problem = _of_network(shape, 32, direction)
+    family = PatchForwardFamily()
+    choice = family.trials(problem)
+    assert bool(choice) == (direction == FORWARD or shape[3] == 1)
+    assert len({candidate.name for candidate in choice}) == len(choice)
+    for candidate in choice:
+        restored = family.named(problem, candidate.name)
+        assert isinstance(restored, PatchForward)
+        work = forward.Work(problem, restored.tile)
+        assert restored.name == candidate.name
+        assert work.grid // work.slices * work.iterations >= work.cover[0] * work.cover[1] * work.cover[2]
 
 
 @pytest.mark.parametrize("name", ["4x16", "3x16 k18 c18 s1 b2", "4x12 k18 c18 s1 b2", "4x16 k18 c18 s0 b2", "x"])
@@ -152,6 +204,10 @@ def test_kernels_compile(simulated: Backend, on_a_large_gpu: None, case: int, ar
     for dtype in DTYPES:
         name, macros = PatchWeightGrad(Tile(*tile)).program(_problem(options, dtype))
         assert programs.cubin(name, programs.options(macros), arch)[:4] == b"\x7fELF"
+        for direction in (FORWARD, INPUT_GRAD):
+            problem = _problem(options, dtype, direction, bias=True, residual=True)
+            name, macros = PatchForward(_forward_tile(problem, case)).program(problem)
+            assert programs.cubin(name, programs.options(macros), arch)[:4] == b"\x7fELF"
 
 
 @pytest.mark.gpu
@@ -160,14 +216,20 @@ def test_kernels_compile(simulated: Backend, on_a_large_gpu: None, case: int, ar
 def test_on_a_gpu(gpu: Backend, case: int, dtype: Any) -> None:
     options, tile = CASES[case]
     _check_on_gpu(_problem(options, dtype), PatchWeightGrad(Tile(*tile)))
+    for direction in (FORWARD, INPUT_GRAD):
+        problem = _problem(options, dtype, direction, bias=True, residual=True)
+        candidate = PatchForward(_forward_tile(problem, case)) if FORWARD_TILES[case] else None
+        if candidate is not None and candidate.supports(problem):
+            _check_on_gpu(problem, candidate)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_choice_on_a_gpu(gpu: Backend, shape: Any) -> None:
-    problem = _of_network(shape, 4)
-    for candidate in PatchWeightGradFamily().trials(problem):
-        _check_on_gpu(problem, candidate)
+    for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
+        problem = _of_network(shape, 4, direction)
+        for candidate in (*PatchForwardFamily().trials(problem), *PatchWeightGradFamily().trials(problem)):
+            _check_on_gpu(problem, candidate)
 
 
 def _check_on_gpu(problem: ConvProblem, candidate: Candidate[ConvProblem]) -> None:

@@ -28,8 +28,23 @@ __device__ __forceinline__ u32 paired(u32 first, u32 second, bool high) {
   return __byte_perm(first, second, high ? 0x7632 : 0x5410);
 }
 
-// Matrices of 8 x 8 in shared memory, transposed: lanes 8 i to 8 i + 7 point to the rows of matrix i, 16 bytes each. Lane
-// 4 g + t gets of each the rows 2 t, 2 t + 1 of column g.
+// Matrices of 8 x 8 in shared memory: lanes 8 i to 8 i + 7 point to the rows of matrix i, 16 bytes each. Lane 4 g + t gets
+// of each the columns 2 t, 2 t + 1 of row g.
+__device__ __forceinline__ void load_matrices(u32 (&found)[4], const uint4* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
+               : "r"((u32)__cvta_generic_to_shared(row))
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrices(u32 (&found)[2], const uint4* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(found[0]), "=r"(found[1])
+               : "r"((u32)__cvta_generic_to_shared(row))
+               : "memory");
+}
+
+// The same, transposed: the rows 2 t, 2 t + 1 of column g.
 __device__ __forceinline__ void load_transposed(u32 (&found)[4], const uint4* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])

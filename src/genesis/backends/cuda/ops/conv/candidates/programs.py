@@ -18,6 +18,7 @@ _SOURCES = {
     "depthwise": "depthwise/gather.cu",
     "depthwise_weight_grad": "depthwise/weight_grad.cu",
     "depthwise_toeplitz": "depthwise/toeplitz.cu",
+    "patch_forward": "patch/forward.cu",
     "patch_weight_grad": "patch/weight_grad.cu",
 }
 _OPTIONS = ("-default-device",)  # lambdas run on the device, too

@@ -1,1 +1,1 @@
-"""The weight's gradient of few channels, from patches of an image in shared memory."""
+"""Convolutions of few channels in 16 bits, from patches of an image in shared memory."""

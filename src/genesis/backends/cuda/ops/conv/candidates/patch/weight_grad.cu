@@ -6,9 +6,8 @@
 // memory once: they lie in shared memory, zeros where there are none, and each tap reads them from a place of its own.
 // Sums stay in registers from tile to tile. The blocks' sums, float32, are parts of the result.
 //
-// A product is of 16 outputs, 16 pixels (two rows of eight) and eight inputs. A pixel begins at a multiple of 16 bytes in
-// shared memory, an odd one, so that eight neighbours lie in different banks; what is between its channels and the next
-// pixel is read too, and meets results that nobody wants.
+// A product is of 16 outputs, 16 pixels (two rows of eight) and eight inputs. What lies between a pixel's channels and the
+// next pixel in shared memory is read too, and meets results that nobody wants.
 //
 // A warp has one row of taps, WARP_OUTPUTS x 16 outputs and WARP_INPUTS x 8 inputs. Where a block has more (WARPS_OUTPUTS,
 // WARPS_INPUTS), they are side by side; SPLITS warps share the pixels, and their sums are added in the end, in one order.
@@ -16,8 +15,7 @@
 // Macros: DTYPE 1 float16 | 2 bfloat16; OUTPUTS, INPUTS: channels in memory; BLOCK_OUTPUTS, BLOCK_INPUTS of a block;
 // TAPS_Y, TAPS_X, STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X, DILATION_Y, DILATION_X; GRAD_GRANULE, INPUT_GRANULE: bytes that are
 // copied at once.
-#include "../overlap.cuh"
-#include "../instructions.cuh"
+#include "patch.cuh"
 
 struct Geometry {
   int slices_outputs, slices_inputs, iterations;  // slices: blocks side by side that have all channels
@@ -26,34 +24,12 @@ struct Geometry {
   int out_height, out_width;                      // of the gradient
 };
 
-__device__ constexpr int odd_pitch(int channels) { return (channels * 2 + 15) / 16 | 1; }  // of a pixel, in 16 bytes
-
-constexpr int PATCH_Y = (TILE_Y - 1) * STRIDE_Y + (TAPS_Y - 1) * DILATION_Y + 1;
-constexpr int PATCH_X = (TILE_X - 1) * STRIDE_X + (TAPS_X - 1) * DILATION_X + 1;
 constexpr int GRAD_PITCH = odd_pitch(BLOCK_OUTPUTS), INPUT_PITCH = odd_pitch(BLOCK_INPUTS);
 constexpr int GRAD_UNITS = TILE_Y * TILE_X * GRAD_PITCH + 8;  // of 16 bytes; beyond the last pixel is read, too
 constexpr int WARPS = TAPS_Y * WARPS_OUTPUTS * WARPS_INPUTS, NUM_THREADS = 32 * WARPS * SPLITS;
-constexpr int CHUNKS_X = TILE_X / 8, CHUNKS = TILE_Y / 2 * CHUNKS_X;
 constexpr int SUMS = WARP_OUTPUTS * WARP_INPUTS * TAPS_X * 4;
 
-extern __shared__ uint4 patch[];
-
 __device__ constexpr int place(int m, int n, int s) { return (m * WARP_INPUTS + n) * TAPS_X + s; }
-
-// Pixels of a tile, from (top, left) on, of channels from `first` on, into shared memory.
-template <int ROWS, int COLUMNS, int PITCH, int BLOCK_CHANNELS, int CHANNELS, int GRANULE>
-__device__ __forceinline__ void copy_pixels(uint4* to, const char* __restrict__ from, int image, int top, int left,
-                                            int height, int width, int first) {
-  constexpr int GRANULES = BLOCK_CHANNELS * 2 / GRANULE;
-  for (int e = threadIdx.x; e < ROWS * COLUMNS * GRANULES; e += NUM_THREADS) {
-    const int c = e % GRANULES, pixel = e / GRANULES, i = pixel / COLUMNS, j = pixel % COLUMNS;
-    const int y = top + i, x = left + j;
-    const bool inside = (unsigned)y < (unsigned)height && (unsigned)x < (unsigned)width &&
-                        first * 2 + c * GRANULE < CHANNELS * 2;
-    const long long place = (((long long)image * height + y) * width + x) * (CHANNELS * 2) + first * 2 + c * GRANULE;
-    copy<GRANULE>(reinterpret_cast<char*>(to + pixel * PITCH) + c * GRANULE, inside ? from + place : from, inside);
-  }
-}
 
 extern "C" __global__ void __launch_bounds__(NUM_THREADS)
     patch_weight_grad(const char* __restrict__ grad, const char* __restrict__ input, float* __restrict__ partial,
@@ -83,9 +59,9 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
     const int rest = unit / g.strips, image = rest / g.bands;
     const int column = (unit - rest * g.strips) * TILE_X, row = (rest - image * g.bands) * TILE_Y;
     if (iteration > 0) __syncthreads();  // the tile before this one is read
-    copy_pixels<TILE_Y, TILE_X, GRAD_PITCH, BLOCK_OUTPUTS, OUTPUTS, GRAD_GRANULE>(
+    copy_pixels<TILE_Y, TILE_X, GRAD_PITCH, BLOCK_OUTPUTS, OUTPUTS, GRAD_GRANULE, NUM_THREADS>(
         patch, grad, image, row, column, g.out_height, g.out_width, first_output);
-    copy_pixels<PATCH_Y, PATCH_X, INPUT_PITCH, BLOCK_INPUTS, INPUTS, INPUT_GRANULE>(
+    copy_pixels<PATCH_Y, PATCH_X, INPUT_PITCH, BLOCK_INPUTS, INPUTS, INPUT_GRANULE, NUM_THREADS>(
         input_pixels, input, image, row * STRIDE_Y - PADDING_Y, column * STRIDE_X - PADDING_X, g.height, g.width,
         first_input);
     wait_for_copies();

@@ -1,5 +1,6 @@
-"""The depthwise kernels in CUDA C++, compiled by g++ and run on the host: threads are coroutines, which wait for each
-other at __syncthreads(). What differs from a GPU is how fast they are, and what the 16-bit conversions are made of.
+"""Kernels in CUDA C++ (candidates/programs.py), compiled by g++ and run on the host: threads are coroutines, which wait
+for each other at __syncthreads(). What differs from a GPU is how fast they are, and what the 16-bit conversions and the
+tensor cores' instructions are made of.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ template <bool BF16> void product(float (&sums)[4], const u32 (&mine)[6], int co
     }
   }
 }
-template <int N> void load_transposed(u32 (&found)[N], const uint4* row) {
+template <int N> void load_matrices_(u32 (&found)[N], const uint4* row, bool transposed) {
   static const u16* rows[2][MOST];
   static int turn_of[MOST];
   const int thread = threadIdx.x, lane = thread % 32, turn = turn_of[thread]++ % 2;
@@ -74,11 +75,14 @@ template <int N> void load_transposed(u32 (&found)[N], const uint4* row) {
   rows[turn][thread] = (const u16*)row;
   __syncthreads();
   const u16** warp = rows[turn] + thread / 32 * 32;
+  const int g = lane / 4, t = lane % 4 * 2;
   for (int i = 0; i < N; ++i) {
-    const u16 *first = warp[8 * i + lane % 4 * 2], *second = warp[8 * i + lane % 4 * 2 + 1];
-    found[i] = first[lane / 4] | (u32)second[lane / 4] << 16;
+    const u16** matrix = warp + 8 * i;
+    found[i] = transposed ? matrix[t][g] | (u32)matrix[t + 1][g] << 16 : matrix[g][t] | (u32)matrix[g][t + 1] << 16;
   }
 }
+template <int N> void load_matrices(u32 (&found)[N], const uint4* row) { load_matrices_(found, row, false); }
+template <int N> void load_transposed(u32 (&found)[N], const uint4* row) { load_matrices_(found, row, true); }
 template <bool BF16> void multiply_16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   product<BF16>(sums, {a0, a1, a2, a3, b0, b1}, 16);
 }
@@ -164,6 +168,8 @@ _CALLS = {
     " (char*)addresses[4], (float*)addresses[5], geometry)",
     "depthwise_weight_grad": "depthwise_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
     " geometry)",
+    "patch_forward": "patch_forward((char*)addresses[0], (u16*)addresses[1], (char*)addresses[2], (char*)addresses[3],"
+    " (char*)addresses[4], geometry)",
     "patch_weight_grad": "patch_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2], geometry)",
     "depthwise_toeplitz": "depthwise_toeplitz((u16*)addresses[0], (u16*)addresses[1], (u16*)addresses[2],"
     " (u16*)addresses[3], (u16*)addresses[4], geometry)",
@@ -202,7 +208,7 @@ def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
         (path / "host.cpp").write_text(_HOST)
         defined = [f"-D{macro}={value}" for macro, value in macros]
         command = ["g++", "-std=c++17", "-O0", "-w", "-fno-strict-aliasing", "-fPIC", "-shared"]
-        here = ["-DPATCH"] if name in ("depthwise_toeplitz", "patch_weight_grad") else []
+        here = ["-DPATCH"] if name.startswith(("depthwise_toeplitz", "patch")) else []
         here += [f'-DSOURCE="{source.name}"', f"-DCALL={_CALLS[name]}"]
         subprocess.run([*command, *defined, *here, "host.cpp", "-o", "host.so"], cwd=path, check=True)
         return ctypes.CDLL(str(path / "host.so"))

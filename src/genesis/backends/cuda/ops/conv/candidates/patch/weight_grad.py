@@ -15,24 +15,20 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.ops.conv.candidates import programs
+from genesis.backends.cuda.ops.conv.candidates.patch import shape
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
 
 NAME = "patch_weight_grad"
-_MOST_TAPS = (7, 5)  # (rows, columns)
 _MOST_CHANNELS = 256  # of input or output
 _FEW, _MOST = 32 * 32, 64 * 64  # products of both: up to here others are behind, and may be, as measured on an H200
 _MOST_SUMS = 128  # that a thread keeps
 _NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
-_SLACK = 8  # units of 16 bytes that are read beyond the last pixel
-_REGISTERS, _OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, beside its sums
-_RESERVED = 1 << 10  # bytes of shared memory that a block takes for itself
-_CLOCK, _BYTES_PER_SECOND, _JOINED_PER_SECOND = 1.5e9, 2.9e12, 1.3e12  # of a large GPU; bytes of parts
+_JOINED_PER_SECOND = 1.3e12  # bytes of parts, on a large GPU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Work:
             and self._chunks % tile.splits == 0
             and self.sums <= _MOST_SUMS
             and self.num_threads <= 512
-            and self.num_threads * (self.sums + _OTHER_REGISTERS) <= _REGISTERS
+            and self.num_threads * (self.sums + shape.OTHER_REGISTERS) <= shape.REGISTERS
             and self.shared_memory <= limit
         )
 
@@ -116,18 +112,13 @@ class Work:
     @cached_property
     def patch(self) -> tuple[int, int]:
         """Rows and columns of the input's pixels."""
-        p, sizes = self.problem, (self.tile.rows, self.tile.columns)
-        rows, columns = (
-            (size - 1) * stride + (taps - 1) * dilation + 1
-            for size, stride, taps, dilation in zip(sizes, p.stride, p.weight_shape[2:], p.dilation, strict=True)
-        )
-        return rows, columns
+        return shape.patch_of(self.problem, self.tile.rows, self.tile.columns, self.problem.stride)
 
     @property
     def shared_memory(self) -> int:
         """Bytes."""
         pixels, patch = self.tile.rows * self.tile.columns, math.prod(self.patch)
-        units = pixels * _pitch(self.tile.outputs) + patch * _pitch(self.tile.inputs) + 2 * _SLACK
+        units = pixels * shape.pitch(self.tile.outputs) + patch * shape.pitch(self.tile.inputs) + 2 * shape.SLACK
         others = self.num_warps * self.sums * 128 if self.tile.splits > 1 else 0
         return max(16 * units, others)
 
@@ -158,40 +149,33 @@ class Work:
     def grid(self) -> int:
         return self.parts * math.prod(self.slices)
 
-    def granule(self, channels: int, of_block: int) -> int:
-        """Bytes that are copied at once."""
-        return math.gcd(2 * channels, 2 * of_block, self.problem.alignment, 16)
-
     @property
     def granules(self) -> tuple[int, int]:
         """Of the gradient, of the input."""
         outputs, inputs = self.problem.weight_shape[:2]
-        return self.granule(outputs, self.tile.outputs), self.granule(inputs, self.tile.inputs)
+        found = [
+            shape.granule(self.problem, *each) for each in ((outputs, self.tile.outputs), (inputs, self.tile.inputs))
+        ]
+        return found[0], found[1]
 
     @property
     def seconds(self) -> float:
         """A guess: the tensor cores', shared memory's and the copies' time, and memory's beside it."""
-        p, tile, device = self.problem, self.tile, driver.get().properties(self.problem.device)
+        p, tile = self.problem, self.tile
         warp_outputs, _, warp_inputs, _ = self._warps
         pixels, patch = tile.rows * tile.columns, math.prod(self.patch)
         of_chunk = self._chunks * self.num_warps
         products = of_chunk * warp_outputs * warp_inputs * p.weight_shape[3]
         lines = of_chunk * (4 * warp_outputs + 2 * warp_inputs * p.weight_shape[3])
         copied = pixels * tile.outputs * 2 / self.granules[0] + patch * tile.inputs * 2 / self.granules[1]
-        resident = min(
-            device.max_shared_memory // (self.shared_memory + _RESERVED),
-            _REGISTERS // (self.num_threads * min(255, self.sums + _OTHER_REGISTERS)),
-            max(1, tile.blocks),
-        )
+        resident = shape.resident(p, self.shared_memory, self.num_threads, self.sums, tile.blocks)
         if resident == 0:
             return math.inf
-        processors = max(1, device.multiprocessor_count)
-        busy = min(1.0, self.grid / processors) * min(1.0, resident * self.num_threads / 32 / 10)
-        clocks = max(products, lines) + copied / 32 * 20 / 4 + 1500 / resident
-        compute = math.prod(self.cover) * math.prod(self.slices) * clocks / processors / _CLOCK / busy
+        work = math.prod(self.cover) * math.prod(self.slices) * shape.clocks(lines, products, copied, resident)
+        compute = work / shape.CLOCK / shape.busy(p, self.grid, self.num_threads, resident)
         halo = (pixels * tile.outputs + patch * tile.inputs) / (pixels * (tile.outputs + tile.inputs))
         joined = 8 * self.parts * numel(p.weight_shape) / _JOINED_PER_SECOND
-        return max(compute, p.bytes * halo / _BYTES_PER_SECOND) + joined + 3e-6
+        return max(compute, p.bytes * halo / shape.BYTES_PER_SECOND) + joined + 3e-6
 
     @property
     def macros(self) -> dict[str, int]:
@@ -207,11 +191,6 @@ class Work:
             "PADDING_X": p.padding[1], "DILATION_Y": p.dilation[0], "DILATION_X": p.dilation[1],
             "GRAD_GRANULE": grad_granule, "INPUT_GRANULE": input_granule,
         }  # fmt: skip
-
-
-def _pitch(channels: int) -> int:
-    """Of a pixel in shared memory, in units of 16 bytes."""
-    return -(-channels // 8) | 1
 
 
 class PatchWeightGradFamily(Family[ConvProblem]):
@@ -297,12 +276,11 @@ def _tiles(problem: ConvProblem) -> list[Tile]:
     """All that might be worth trying."""
     outputs, inputs, *_ = problem.weight_shape
     _, _, height, width = problem.output_shape
-    columns = {min(-(-width // n // 8) * 8 or 8, 64) for n in range(1, 9)}
     rows = {min(n, -(-height // 2) * 2) for n in (2, 4, 8, 16)}
     return [
         Tile(*each)
         for each in itertools.product(
-            sorted(rows), sorted(columns), _shares(outputs), _shares(inputs), (1, 2, 4), (1, 2, 3)
+            sorted(rows), sorted(shape.sizes(width, 64, 8)), _shares(outputs), _shares(inputs), (1, 2, 4), (1, 2, 3)
         )
     ]
 
@@ -313,18 +291,10 @@ def _shares(channels: int) -> list[int]:
 
 
 def _supports(problem: ConvProblem) -> bool:
-    p = problem
-    outputs, inputs, *taps = p.weight_shape
+    outputs, inputs = problem.weight_shape[:2]
     return (
-        p.direction == WEIGHT_GRAD
-        and p.groups == 1
-        and p.dtype in (dtypes.float16, dtypes.bfloat16)
-        and outputs % 2 == inputs % 2 == 0
+        problem.direction == WEIGHT_GRAD
         and max(outputs, inputs) <= _MOST_CHANNELS
         and outputs * inputs <= _MOST
-        and math.prod(taps) > 1
-        and all(number <= most for number, most in zip(taps, _MOST_TAPS, strict=True))
-        and p.alignment >= 4
-        and all(0 < numel(shape) < 2**31 for shape in (p.input_shape, p.weight_shape, p.output_shape))
-        and programs.is_available(p.device)
+        and shape.supports(problem)
     )

@@ -1,0 +1,259 @@
+"""The forward and the input's gradient of a convolution of few channels in 16 bits (forward.cu).
+
+Each pixel is loaded once for all taps and outputs. Libraries pad few channels, and load a pixel for each tap.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Sequence
+
+from genesis.backends.contract import Pair
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
+from genesis.backends.cuda.ops.conv.candidates import programs
+from genesis.backends.cuda.ops.conv.candidates.patch import shape
+from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+
+NAME = "patch_forward"
+_MOST = 64  # channels that are summed: the weight of all taps lies in shared memory
+_MOST_OUTPUTS = 256
+_MOST_SUMS = 64  # that a thread keeps
+_NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """A block's share of the result."""
+
+    rows: int
+    columns: int
+    outputs: int
+    warps: int
+    at_once: int  # groups of 16 pixels, of a warp
+    blocks: int = 2  # of the grid, for each multiprocessor
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns} k{self.outputs} w{self.warps} x{self.at_once} b{self.blocks}"
+
+    @classmethod
+    def named(cls, name: str) -> Tile | None:
+        """The tile that is written so.
+
+        >>> Tile.named(str(Tile(4, 56, 32, 4, 2))) == Tile(4, 56, 32, 4, 2)
+        True
+        """
+        found = re.fullmatch(r"(\d+)x(\d+) k(\d+) w(\d+) x(\d+) b(\d+)", name)
+        numbers = () if found is None else tuple(map(int, found.groups()))
+        return cls(*numbers) if numbers and min(numbers) > 0 and max(numbers) <= 256 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a tile of a problem comes to."""
+
+    problem: ConvProblem
+    tile: Tile
+
+    def is_possible(self) -> bool:
+        tile = self.tile
+        return (
+            tile.rows % 2 == 0
+            and tile.columns % 8 == 0
+            and (tile.outputs % 8 == 0 or tile.outputs == self.problem.result_shape[1])
+            and self._chunks % (tile.warps * tile.at_once) == 0
+            and self.sums <= _MOST_SUMS
+            and self.num_threads <= 512
+            and self.shared_memory <= driver.get().properties(self.problem.device).max_shared_memory
+        )
+
+    @property
+    def channels(self) -> int:
+        """That are summed."""
+        return self.problem.first_shape[1]
+
+    @property
+    def _chunks(self) -> int:
+        return self.tile.rows // 2 * self.tile.columns // 8
+
+    @property
+    def sums(self) -> int:
+        """Of a thread."""
+        return self.tile.at_once * -(-self.tile.outputs // 8) * 4
+
+    @property
+    def num_threads(self) -> int:
+        return 32 * self.tile.warps
+
+    @property
+    def _stride(self) -> Pair:
+        return (1, 1) if self.problem.direction == INPUT_GRAD else self.problem.stride
+
+    @property
+    def _padding(self) -> tuple[int, int]:
+        p = self.problem
+        if p.direction != INPUT_GRAD:
+            return p.padding
+        y, x = (d * (n - 1) - pad for d, n, pad in zip(p.dilation, p.weight_shape[2:], p.padding, strict=True))
+        return y, x
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes."""
+        taps = math.prod(self.problem.weight_shape[2:])
+        patch = math.prod(shape.patch_of(self.problem, self.tile.rows, self.tile.columns, self._stride))
+        rows = taps * -(-self.tile.outputs // 8) * 8 + patch
+        return 16 * (rows * shape.pitch(self.channels) + shape.SLACK)
+
+    @property
+    def slices(self) -> int:
+        """Blocks side by side that have all outputs."""
+        return -(-self.problem.result_shape[1] // self.tile.outputs)
+
+    @property
+    def cover(self) -> tuple[int, int, int]:
+        """Images, tiles in a column and in a row."""
+        images, _, height, width = self.problem.result_shape
+        return images, -(-height // self.tile.rows), -(-width // self.tile.columns)
+
+    @property
+    def iterations(self) -> int:
+        """Tiles of a block, one after the other."""
+        processors = driver.get().properties(self.problem.device).multiprocessor_count
+        return -(-math.prod(self.cover) // max(1, self.tile.blocks * processors // self.slices))
+
+    @property
+    def grid(self) -> int:
+        return -(-math.prod(self.cover) // self.iterations) * self.slices
+
+    @property
+    def seconds(self) -> float:
+        """A guess: the tensor cores', shared memory's and the copies' time, and memory's beside it."""
+        p, tile = self.problem, self.tile
+        taps, steps = math.prod(p.weight_shape[2:]), -(-self.channels // 16)
+        outputs = -(-tile.outputs // 8)
+        products = self._chunks * taps * steps * outputs
+        lines = self._chunks * taps * steps * (4 + 2 * outputs / tile.at_once)
+        patch = math.prod(shape.patch_of(p, tile.rows, tile.columns, self._stride))
+        copies = patch * -(-self.channels // 8) * 16 / shape.granule(p, self.channels)
+        copies += tile.rows * tile.columns * outputs * 4  # the result's stores
+        resident = shape.resident(p, self.shared_memory, self.num_threads, self.sums, tile.blocks)
+        if resident == 0:
+            return math.inf
+        work = math.prod(self.cover) * self.slices * shape.clocks(lines, products, copies, resident)
+        work += self.grid * taps * outputs * 8 * -(-self.channels // 8) * 8 / 32 * 30 / 4  # the weight
+        compute = work / shape.CLOCK / shape.busy(p, self.grid, self.num_threads, resident)
+        halo = patch * self.slices / (tile.rows * tile.columns * math.prod(self._stride))
+        first, result = (2 * math.prod(each) for each in (p.first_shape, p.result_shape))
+        return max(compute, (first * halo + result) / shape.BYTES_PER_SECOND) + 1e-6
+
+    @property
+    def macros(self) -> dict[str, int]:
+        p, tile, stride, padding = self.problem, self.tile, self._stride, self._padding
+        return {
+            "DTYPE": programs.DTYPES.index(p.dtype), "CHANNELS": self.channels, "OUTPUTS": p.result_shape[1],
+            "BLOCK_OUTPUTS": tile.outputs, "TILE_Y": tile.rows, "TILE_X": tile.columns, "WARPS": tile.warps,
+            "CHUNKS_AT_ONCE": tile.at_once, "TAPS_Y": p.weight_shape[2], "TAPS_X": p.weight_shape[3],
+            "STRIDE_Y": stride[0], "STRIDE_X": stride[1], "PADDING_Y": padding[0], "PADDING_X": padding[1],
+            "DILATION_Y": p.dilation[0], "DILATION_X": p.dilation[1], "INPUT_GRAD": int(p.direction == INPUT_GRAD),
+            "GRANULE": shape.granule(p, self.channels), "BIAS": int(p.bias), "RESIDUAL": int(p.residual),
+            "RELU": int(p.activation == "relu"),
+        }  # fmt: skip
+
+
+class PatchForwardFamily(Family[ConvProblem]):
+    prefix = NAME
+
+    def variants(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
+        """None without being measured."""
+        return ()
+
+    def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
+        if not _supports(problem):
+            return ()
+        found = [PatchForward(tile) for tile in _promising(problem)]
+        return [candidate for candidate in found if admissible(candidate, problem)]
+
+    def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
+        tile = Tile.named(name.removeprefix(f"{self.prefix}/"))
+        return None if tile is None else PatchForward(tile)
+
+
+class PatchForward(Candidate[ConvProblem]):
+    """One tile of the kernel."""
+
+    arithmetic = FULL
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.name = f"{NAME}/{tile}"
+
+    def supports(self, problem: ConvProblem) -> bool:
+        return _supports(problem) and Work(problem, self.tile).is_possible()
+
+    def fuses(self, problem: ConvProblem) -> frozenset[str]:
+        return PLAIN
+
+    def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
+        """The kernel's name, and what it is compiled with."""
+        return NAME, Work(problem, self.tile).macros
+
+    def prepare(self, problem: ConvProblem) -> Launch:
+        p, work = problem, Work(problem, self.tile)
+        name, macros = self.program(p)
+        images, bands, strips = work.cover
+        ready = programs.prepare(
+            p.device, name, macros, work.grid, work.num_threads, work.shared_memory, 5,
+            slices=work.slices, iterations=work.iterations, num_units=images * bands * strips, strips=strips,
+            bands=bands, height=p.first_shape[2], width=p.first_shape[3], out_height=p.result_shape[2],
+            out_width=p.result_shape[3],
+        )  # fmt: skip
+
+        def run(stream: int, out: int, first: int, weight: int, bias: int, residual: int, workspace: int) -> None:
+            ready(stream, first, weight, out, bias, residual)
+
+        return run
+
+
+@functools.lru_cache(maxsize=1024)
+def _promising(problem: ConvProblem) -> list[Tile]:
+    """The best by the guess: one of each launch, and of each number of pixels a few."""
+    works = (Work(problem, tile) for tile in _tiles(problem))
+    ranked = sorted((work for work in works if work.is_possible()), key=lambda work: work.seconds)
+    by_launch = {dataclasses.replace(work.tile, blocks=work.grid): work.tile for work in reversed(ranked)}
+    found: collections.Counter[int] = collections.Counter()
+    tiles = []
+    for tile in reversed(by_launch.values()):
+        found[tile.rows * tile.columns] += 1
+        if found[tile.rows * tile.columns] <= _OF_A_SIZE:
+            tiles.append(tile)
+    return tiles[:_NUM_TILES]
+
+
+driver.forget_on_switch(_promising.cache_clear)
+
+
+def _tiles(problem: ConvProblem) -> list[Tile]:
+    """All that might be worth trying."""
+    _, outputs, height, width = problem.result_shape
+    rows = {min(n, -(-height // 2) * 2) for n in (2, 4, 8, 16)}
+    shares = {*(n for n in (32, 64) if n < outputs), *([outputs] if outputs <= 64 else [])}
+    options = (sorted(rows), sorted(shape.sizes(width, 64, 8)), sorted(shares), (2, 4, 7, 8), (1, 2, 4), (2, 3, 4))
+    return [Tile(*each) for each in itertools.product(*options)]
+
+
+def _supports(problem: ConvProblem) -> bool:
+    p = problem
+    return (
+        p.direction != WEIGHT_GRAD
+        and (p.direction != INPUT_GRAD or p.stride == (1, 1))
+        and p.first_shape[1] <= _MOST
+        and p.result_shape[1] <= _MOST_OUTPUTS
+        and not p.statistics
+        and shape.supports(p)
+    )

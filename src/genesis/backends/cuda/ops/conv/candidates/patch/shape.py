@@ -1,0 +1,82 @@
+"""What the kernels of patches share: how a tile lies in shared memory, and what runs beside it."""
+
+from __future__ import annotations
+
+import math
+
+from genesis import dtypes
+from genesis.backends.contract import Pair
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.ops.conv.candidates import programs
+from genesis.backends.cuda.ops.conv.problem import ConvProblem
+from genesis.shapes import numel
+
+SLACK = 8  # units of 16 bytes that are read beyond the last pixel
+REGISTERS, OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, beside its sums
+CLOCK, BYTES_PER_SECOND = 1.5e9, 2.9e12  # of a large GPU
+_RESERVED = 1 << 10  # bytes of shared memory that a block takes for itself
+_MOST_TAPS = (7, 5)  # (rows, columns)
+_WARPS = 10  # keep a multiprocessor busy
+_LATENCY, _INSTRUCTIONS = 1500, 20  # clocks of a tile, from memory; of a copy
+
+
+def supports(problem: ConvProblem) -> bool:
+    """16 bits, no groups, several taps, numbers of channels of which pairs lie at multiples of four bytes."""
+    p = problem
+    outputs, inputs, *taps = p.weight_shape
+    return (
+        p.groups == 1
+        and p.dtype in (dtypes.float16, dtypes.bfloat16)
+        and outputs % 2 == inputs % 2 == 0
+        and math.prod(taps) > 1
+        and all(number <= most for number, most in zip(taps, _MOST_TAPS, strict=True))
+        and p.alignment >= 4
+        and all(0 < numel(shape) < 2**31 for shape in (p.input_shape, p.weight_shape, p.output_shape))
+        and programs.is_available(p.device)
+    )
+
+
+def pitch(channels: int) -> int:
+    """Of a pixel in shared memory, in units of 16 bytes."""
+    return -(-channels // 8) | 1
+
+
+def granule(problem: ConvProblem, *channels: int) -> int:
+    """Bytes that are copied at once, of pixels and shares of them with so many channels."""
+    return math.gcd(*(2 * n for n in channels), problem.alignment, 16)
+
+
+def patch_of(problem: ConvProblem, rows: int, columns: int, stride: Pair) -> tuple[int, int]:
+    """Rows and columns of the pixels that the taps of so many results meet."""
+    p = problem
+    height, width = (
+        (size - 1) * step + (taps - 1) * dilation + 1
+        for size, step, taps, dilation in zip((rows, columns), stride, p.weight_shape[2:], p.dilation, strict=True)
+    )
+    return height, width
+
+
+def clocks(lines: float, products: float, copies: float, resident: int) -> float:
+    """A guess at the clocks of a tile on a multiprocessor: of shared memory or the tensor cores, copies, waiting."""
+    return max(lines, products) + copies / 32 * _INSTRUCTIONS / 4 + _LATENCY / resident
+
+
+def resident(problem: ConvProblem, shared_memory: int, num_threads: int, sums: int, most: int) -> int:
+    """Blocks that a multiprocessor has at a time."""
+    device = driver.get().properties(problem.device)
+    return min(
+        device.max_shared_memory // (shared_memory + _RESERVED),
+        REGISTERS // (num_threads * min(255, sums + OTHER_REGISTERS)),
+        max(1, most),
+    )
+
+
+def busy(problem: ConvProblem, grid: int, num_threads: int, resident: int) -> float:
+    """The share of the device that works."""
+    processors = max(1, driver.get().properties(problem.device).multiprocessor_count)
+    return processors * min(1.0, grid / processors) * min(1.0, resident * num_threads / 32 / _WARPS)
+
+
+def sizes(length: int, most: int, unit: int) -> set[int]:
+    """Multiples of a unit that divide a length into equal parts, or nearly."""
+    return {min(-(-length // n // unit) * unit or unit, most) for n in range(1, 9)}

@@ -34,6 +34,8 @@ from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForwardFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import PatchWeightGradFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
@@ -162,7 +164,7 @@ def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     own = (
         WgmmaFamily(), HaloTileFamily(), SmallCFamily(), SmallCDgradFamily(), SmallKFamily(), SubPixelDgradFamily(),
-        DepthwiseFamily(), ToeplitzFamily(),
+        DepthwiseFamily(), ToeplitzFamily(), PatchForwardFamily(), PatchWeightGradFamily(),
     )  # fmt: skip
     weights = {
         (24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1),
@@ -189,7 +191,7 @@ def convolve_with_own_kernels() -> None:
             found = {
                 candidate.name: convolve(problem, candidate, first, second)
                 for family in own
-                for candidate in family.variants(problem)
+                for candidate in family.trials(problem)
             }
             if direction == FORWARD:
                 both = dataclasses.replace(problem, statistics=True)

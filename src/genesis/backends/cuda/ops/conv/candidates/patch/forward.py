@@ -21,8 +21,8 @@ from genesis.backends.cuda.ops.conv.candidates.patch import shape
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 
 NAME = "patch_forward"
-_MOST = 64  # channels that are summed: the weight of all taps lies in shared memory
-_MOST_OUTPUTS = 256
+_MOST_CHANNELS, _MOST_OUTPUTS = 64, 256  # that are summed, as the weight of all taps lies in shared memory
+_MOST = 48 * 48  # product of both: beyond, others are ahead
 _MOST_SUMS = 64  # that a thread keeps
 _NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 
@@ -170,8 +170,8 @@ class PatchForwardFamily(Family[ConvProblem]):
     prefix = NAME
 
     def variants(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
-        """None without being measured."""
-        return ()
+        is_guess = problem.stride == (1, 1) and shape.is_best_guess(problem)
+        return self.trials(problem) if is_guess else ()
 
     def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
         if not _supports(problem):
@@ -252,8 +252,9 @@ def _supports(problem: ConvProblem) -> bool:
     return (
         p.direction != WEIGHT_GRAD
         and (p.direction != INPUT_GRAD or p.stride == (1, 1))
-        and p.first_shape[1] <= _MOST
+        and p.first_shape[1] <= _MOST_CHANNELS
         and p.result_shape[1] <= _MOST_OUTPUTS
+        and p.first_shape[1] * p.result_shape[1] <= _MOST
         and not p.statistics
         and shape.supports(p)
     )

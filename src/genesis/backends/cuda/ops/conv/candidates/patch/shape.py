@@ -16,6 +16,7 @@ REGISTERS, OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, besi
 CLOCK, BYTES_PER_SECOND = 1.5e9, 2.9e12  # of a large GPU
 _RESERVED = 1 << 10  # bytes of shared memory that a block takes for itself
 _MOST_TAPS = (7, 5)  # (rows, columns)
+_FEW, _FEW_TAPS, _MANY_PIXELS = 32 * 32, 9, 1 << 14  # of channels the products
 _WARPS = 10  # keep a multiprocessor busy
 _LATENCY, _INSTRUCTIONS = 1500, 20  # clocks of a tile, from memory; of a copy
 
@@ -34,6 +35,14 @@ def supports(problem: ConvProblem) -> bool:
         and all(0 < numel(shape) < 2**31 for shape in (p.input_shape, p.weight_shape, p.output_shape))
         and programs.is_available(p.device)
     )
+
+
+def is_best_guess(problem: ConvProblem) -> bool:
+    """Are so few channels of so many pixels that all other kernels are behind? As measured on an H200."""
+    p = problem
+    outputs, inputs, *taps = p.weight_shape
+    pixels = math.prod(p.output_shape) // outputs
+    return outputs * inputs <= _FEW and math.prod(taps) <= _FEW_TAPS and pixels >= _MANY_PIXELS
 
 
 def pitch(channels: int) -> int:

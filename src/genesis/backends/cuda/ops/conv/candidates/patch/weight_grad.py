@@ -25,7 +25,7 @@ from genesis.shapes import numel
 
 NAME = "patch_weight_grad"
 _MOST_CHANNELS = 256  # of input or output
-_FEW, _MOST = 32 * 32, 64 * 64  # products of both: up to here others are behind, and may be, as measured on an H200
+_MOST = 64 * 64  # product of both: beyond, products of gathered matrices are ahead
 _MOST_SUMS = 128  # that a thread keeps
 _NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 _JOINED_PER_SECOND = 1.3e12  # bytes of parts, on a large GPU
@@ -197,9 +197,7 @@ class PatchWeightGradFamily(Family[ConvProblem]):
     prefix = NAME
 
     def variants(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
-        """Without being measured, those of so few channels that all others are behind."""
-        outputs, inputs = problem.weight_shape[:2]
-        return self.trials(problem) if outputs * inputs <= _FEW else ()
+        return self.trials(problem) if shape.is_best_guess(problem) else ()
 
     def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
         if not _supports(problem):

@@ -22,7 +22,6 @@ from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, Conv
 
 NAME = "patch_forward"
 _MOST_CHANNELS, _MOST_OUTPUTS = 64, 256  # that are summed, as the weight of all taps lies in shared memory
-_MOST = 48 * 48  # product of both: beyond, others are ahead
 _MOST_SUMS = 64  # that a thread keeps
 _NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 
@@ -55,7 +54,7 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a tile of a problem comes to."""
+    """A tile of a problem: what it needs, and how much of it there is."""
 
     problem: ConvProblem
     tile: Tile
@@ -74,7 +73,7 @@ class Work:
 
     @property
     def channels(self) -> int:
-        """That are summed."""
+        """The number of channels that are summed."""
         return self.problem.first_shape[1]
 
     @property
@@ -83,7 +82,7 @@ class Work:
 
     @property
     def sums(self) -> int:
-        """Of a thread."""
+        """The sums of a thread."""
         return self.tile.at_once * -(-self.tile.outputs // 8) * 4
 
     @property
@@ -254,7 +253,6 @@ def _supports(problem: ConvProblem) -> bool:
         and (p.direction != INPUT_GRAD or p.stride == (1, 1))
         and p.first_shape[1] <= _MOST_CHANNELS
         and p.result_shape[1] <= _MOST_OUTPUTS
-        and p.first_shape[1] * p.result_shape[1] <= _MOST
         and not p.statistics
         and shape.supports(p)
     )

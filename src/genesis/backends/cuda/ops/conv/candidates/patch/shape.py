@@ -1,4 +1,4 @@
-"""What the kernels of patches share: how a tile lies in shared memory, and what runs beside it."""
+"""Shared by the kernels of patches: what they are for, how a tile lies in shared memory, and parts of a guess."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ REGISTERS, OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, besi
 CLOCK, BYTES_PER_SECOND = 1.5e9, 2.9e12  # of a large GPU
 _RESERVED = 1 << 10  # bytes of shared memory that a block takes for itself
 _MOST_TAPS = (7, 5)  # (rows, columns)
-_FEW, _FEW_TAPS, _MANY_PIXELS = 32 * 32, 9, 1 << 14  # of channels the products
+_MOST_CHANNELS = 48 * 48  # of input times output: beyond, others are ahead
+_FEW_CHANNELS, _FEW_TAPS, _MANY_PIXELS = 32 * 32, 9, 1 << 14
 _WARPS = 10  # keep a multiprocessor busy
 _LATENCY, _INSTRUCTIONS = 1500, 20  # clocks of a tile, from memory; of a copy
 
 
 def supports(problem: ConvProblem) -> bool:
-    """16 bits, no groups, several taps, numbers of channels of which pairs lie at multiples of four bytes."""
+    """16 bits, no groups, several taps, few channels, pairs of which lie at multiples of four bytes."""
     p = problem
     outputs, inputs, *taps = p.weight_shape
     return (
         p.groups == 1
         and p.dtype in (dtypes.float16, dtypes.bfloat16)
         and outputs % 2 == inputs % 2 == 0
+        and outputs * inputs <= _MOST_CHANNELS
         and math.prod(taps) > 1
         and all(number <= most for number, most in zip(taps, _MOST_TAPS, strict=True))
         and p.alignment >= 4
@@ -42,11 +44,11 @@ def is_best_guess(problem: ConvProblem) -> bool:
     p = problem
     outputs, inputs, *taps = p.weight_shape
     pixels = math.prod(p.output_shape) // outputs
-    return outputs * inputs <= _FEW and math.prod(taps) <= _FEW_TAPS and pixels >= _MANY_PIXELS
+    return outputs * inputs <= _FEW_CHANNELS and math.prod(taps) <= _FEW_TAPS and pixels >= _MANY_PIXELS
 
 
 def pitch(channels: int) -> int:
-    """Of a pixel in shared memory, in units of 16 bytes."""
+    """The distance of pixels in shared memory, in units of 16 bytes."""
     return -(-channels // 8) | 1
 
 

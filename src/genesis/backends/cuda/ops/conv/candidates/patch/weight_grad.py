@@ -25,7 +25,6 @@ from genesis.shapes import numel
 
 NAME = "patch_weight_grad"
 _MOST_CHANNELS = 256  # of input or output
-_MOST = 64 * 64  # product of both: beyond, products of gathered matrices are ahead
 _MOST_SUMS = 128  # that a thread keeps
 _NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 _JOINED_PER_SECOND = 1.3e12  # bytes of parts, on a large GPU
@@ -59,7 +58,7 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a tile of a problem comes to."""
+    """A tile of a problem: what it needs, and how much of it there is."""
 
     problem: ConvProblem
     tile: Tile
@@ -95,13 +94,13 @@ class Work:
 
     @property
     def sums(self) -> int:
-        """Of a thread."""
+        """The sums of a thread."""
         warp_outputs, _, warp_inputs, _ = self._warps
         return warp_outputs * warp_inputs * self.problem.weight_shape[3] * 4
 
     @property
     def num_warps(self) -> int:
-        """Of a split."""
+        """The warps of a split."""
         _, warps_outputs, _, warps_inputs = self._warps
         return self.problem.weight_shape[2] * warps_outputs * warps_inputs
 
@@ -151,7 +150,7 @@ class Work:
 
     @property
     def granules(self) -> tuple[int, int]:
-        """Of the gradient, of the input."""
+        """Bytes that are copied at once: of the gradient, of the input."""
         outputs, inputs = self.problem.weight_shape[:2]
         found = [
             shape.granule(self.problem, *each) for each in ((outputs, self.tile.outputs), (inputs, self.tile.inputs))
@@ -290,9 +289,4 @@ def _shares(channels: int) -> list[int]:
 
 def _supports(problem: ConvProblem) -> bool:
     outputs, inputs = problem.weight_shape[:2]
-    return (
-        problem.direction == WEIGHT_GRAD
-        and max(outputs, inputs) <= _MOST_CHANNELS
-        and outputs * inputs <= _MOST
-        and shape.supports(problem)
-    )
+    return problem.direction == WEIGHT_GRAD and max(outputs, inputs) <= _MOST_CHANNELS and shape.supports(problem)

@@ -97,7 +97,8 @@ def guard_what_changes(inputs: Sequence[object]) -> None:
         inputs: examples of the graph's inputs.
     """
     if torch.__version__ < (2, 13):
-        torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = guard_kinds(inputs)
+        is_known = torch.__version__ >= (2, 11)  # its interior, to parameter_guards.py
+        torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = is_known and guard_kinds(inputs)
     torch._dynamo.config.skip_nnmodule_hook_guards = False
 
 

@@ -11,9 +11,9 @@
 //
 // The input's gradient is the same sum over the gradient, with the taps in reverse order, the weight transposed; stride 1.
 //
-// Macros: DTYPE 1 float16 | 2 bfloat16; CHANNELS that are summed, OUTPUTS: in memory; BLOCK_OUTPUTS of a block; TAPS_Y, TAPS_X,
-// STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X, DILATION_Y, DILATION_X; INPUT_GRAD; WARPS; GRANULE: bytes that are copied at
-// once; BIAS, RESIDUAL, RELU: of the epilogue.
+// Macros: DTYPE 1 float16 | 2 bfloat16; CHANNELS that are summed, OUTPUTS: in memory; BLOCK_OUTPUTS of a block; TAPS_Y,
+// TAPS_X, STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X, DILATION_Y, DILATION_X; INPUT_GRAD; WARPS; GRANULE: bytes that are
+// copied at once; BIAS, RESIDUAL, RELU: of the epilogue.
 #include "patch.cuh"
 
 struct Geometry {
@@ -31,11 +31,11 @@ constexpr int NUM_THREADS = 32 * WARPS;
 // (tap, output, channel), zeros beyond the last output and channel.
 __device__ __forceinline__ void load_weight(u16* to, const u16* __restrict__ weight, int first_output) {
   for (int e = threadIdx.x; e < TAPS * OUTPUTS_8 * 8 * CHANNELS_8 * 8; e += NUM_THREADS) {
-    const int c = e % (CHANNELS_8 * 8), rest = e / (CHANNELS_8 * 8), k = rest % (OUTPUTS_8 * 8), tap = rest / (OUTPUTS_8 * 8);
-    const int output = first_output + k;
+    const int c = e % (CHANNELS_8 * 8), rest = e / (CHANNELS_8 * 8);
+    const int k = rest % (OUTPUTS_8 * 8), tap = rest / (OUTPUTS_8 * 8), output = first_output + k;
+    const int from = INPUT_GRAD ? (c * TAPS + TAPS - 1 - tap) * OUTPUTS + output : (output * TAPS + tap) * CHANNELS + c;
     u16 value = 0;
-    if (c < CHANNELS && k < BLOCK_OUTPUTS && output < OUTPUTS)
-      value = __ldg(weight + (INPUT_GRAD ? (c * TAPS + TAPS - 1 - tap) * OUTPUTS + output : (output * TAPS + tap) * CHANNELS + c));
+    if (c < CHANNELS && k < BLOCK_OUTPUTS && output < OUTPUTS) value = __ldg(weight + from);
     to[(tap * OUTPUTS_8 * 8 + k) * (PITCH * 8) + c] = value;
   }
 }

@@ -5,7 +5,6 @@ Each pixel is loaded once for all taps and outputs. Libraries pad few channels, 
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -23,7 +22,6 @@ from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, Conv
 NAME = "patch_forward"
 _MOST_CHANNELS, _MOST_OUTPUTS = 64, 256  # that are summed, as the weight of all taps lies in shared memory
 _MOST_SUMS = 64  # that a thread keeps
-_NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,17 +219,12 @@ class PatchForward(Candidate[ConvProblem]):
 
 @functools.lru_cache(maxsize=1024)
 def _promising(problem: ConvProblem) -> list[Tile]:
-    """The best by the guess: one of each launch, and of each number of pixels a few."""
     works = (Work(problem, tile) for tile in _tiles(problem))
     ranked = sorted((work for work in works if work.is_possible()), key=lambda work: work.seconds)
-    by_launch = {dataclasses.replace(work.tile, blocks=work.grid): work.tile for work in reversed(ranked)}
-    found: collections.Counter[int] = collections.Counter()
-    tiles = []
-    for tile in reversed(by_launch.values()):
-        found[tile.rows * tile.columns] += 1
-        if found[tile.rows * tile.columns] <= _OF_A_SIZE:
-            tiles.append(tile)
-    return tiles[:_NUM_TILES]
+    return shape.varied(
+        (dataclasses.replace(work.tile, blocks=work.grid), work.tile, work.tile.rows * work.tile.columns)
+        for work in ranked
+    )
 
 
 driver.forget_on_switch(_promising.cache_clear)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import math
+from collections.abc import Iterable
+from typing import TypeVar
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
@@ -11,6 +14,7 @@ from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.shapes import numel
 
+T = TypeVar("T")
 SLACK = 8  # units of 16 bytes that are read beyond the last pixel
 REGISTERS, OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, beside its sums
 CLOCK, BYTES_PER_SECOND = 1.5e9, 2.9e12  # of a large GPU
@@ -18,6 +22,7 @@ _RESERVED = 1 << 10  # bytes of shared memory that a block takes for itself
 _MOST_TAPS = (7, 5)  # (rows, columns)
 _MOST_CHANNELS = 48 * 48  # of input times output: beyond, others are ahead
 _FEW_CHANNELS, _FEW_TAPS, _MANY_PIXELS = 32 * 32, 9, 1 << 14
+_NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 _WARPS = 10  # keep a multiprocessor busy
 _LATENCY, _INSTRUCTIONS = 1500, 20  # clocks of a tile, from memory; of a copy
 
@@ -41,10 +46,14 @@ def supports(problem: ConvProblem) -> bool:
 
 def is_best_guess(problem: ConvProblem) -> bool:
     """Are so few channels of so many pixels that all other kernels are behind? As measured on an H200."""
-    p = problem
-    outputs, inputs, *taps = p.weight_shape
-    pixels = math.prod(p.output_shape) // outputs
-    return outputs * inputs <= _FEW_CHANNELS and math.prod(taps) <= _FEW_TAPS and pixels >= _MANY_PIXELS
+    outputs, inputs, *taps = problem.weight_shape
+    images, _, height, width = problem.output_shape
+    return (
+        outputs * inputs <= _FEW_CHANNELS
+        and math.prod(taps) <= _FEW_TAPS
+        and problem.dilation == (1, 1)
+        and images * height * width >= _MANY_PIXELS
+    )
 
 
 def pitch(channels: int) -> int:
@@ -86,6 +95,23 @@ def busy(problem: ConvProblem, grid: int, num_threads: int, resident: int) -> fl
     """The share of the device that works."""
     processors = max(1, driver.get().properties(problem.device).multiprocessor_count)
     return processors * min(1.0, grid / processors) * min(1.0, resident * num_threads / 32 / _WARPS)
+
+
+def varied(ranked: Iterable[tuple[object, T, int]]) -> list[T]:
+    """Return the tiles worth trying: the first of each launch, and a few of as many pixels.
+
+    Args:
+        ranked: the most promising first: what is launched, the tile, and its pixels.
+    """
+    launches: set[object] = set()
+    found: collections.Counter[int] = collections.Counter()
+    tiles = []
+    for launch, tile, pixels in ranked:
+        if launch not in launches and found[pixels] < _OF_A_SIZE:
+            launches.add(launch)
+            found[pixels] += 1
+            tiles.append(tile)
+    return tiles[:_NUM_TILES]
 
 
 def sizes(length: int, most: int, unit: int) -> set[int]:

@@ -13,8 +13,8 @@
 // WARPS_INPUTS), they are side by side; SPLITS warps share the pixels, and their sums are added in the end, in one order.
 //
 // Macros: DTYPE 1 float16 | 2 bfloat16; OUTPUTS, INPUTS: channels in memory; BLOCK_OUTPUTS, BLOCK_INPUTS of a block;
-// TAPS_Y, TAPS_X, STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X, DILATION_Y, DILATION_X; GRAD_GRANULE, INPUT_GRANULE: bytes that are
-// copied at once.
+// TAPS_Y, TAPS_X, STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X, DILATION_Y, DILATION_X; GRAD_GRANULE, INPUT_GRANULE: bytes
+// that are copied at once.
 #include "patch.cuh"
 
 struct Geometry {

@@ -6,7 +6,6 @@ loading is what takes the time.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -26,7 +25,6 @@ from genesis.shapes import numel
 NAME = "patch_weight_grad"
 _MOST_CHANNELS = 256  # of input or output
 _MOST_SUMS = 128  # that a thread keeps
-_NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 _JOINED_PER_SECOND = 1.3e12  # bytes of parts, on a large GPU
 
 
@@ -250,20 +248,12 @@ class PatchWeightGrad(Candidate[ConvProblem]):
 
 @functools.lru_cache(maxsize=1024)
 def _promising(problem: ConvProblem) -> list[Tile]:
-    """The best by the guess: one of each launch, and of each number of pixels a few."""
     works = (Work(problem, tile) for tile in _tiles(problem))
     ranked = sorted((work for work in works if work.is_possible()), key=lambda work: work.seconds)
-    by_launch = {
-        (work.tile.rows, work.tile.columns, work.slices, work.tile.splits, work.grid): work.tile
-        for work in reversed(ranked)
-    }
-    found: collections.Counter[int] = collections.Counter()
-    tiles = []
-    for tile in reversed(by_launch.values()):
-        found[tile.rows * tile.columns] += 1
-        if found[tile.rows * tile.columns] <= _OF_A_SIZE:
-            tiles.append(tile)
-    return tiles[:_NUM_TILES]
+    return shape.varied(
+        (dataclasses.replace(work.tile, blocks=work.grid), work.tile, work.tile.rows * work.tile.columns)
+        for work in ranked
+    )
 
 
 driver.forget_on_switch(_promising.cache_clear)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeGuard
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,18 @@ _Kind = tuple[bool, torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 _logger = logging.getLogger("genesis.torch")
 
 
-class GuardBuilder(Protocol):
-    """Dynamo's, as far as it is used here."""
+class Guards(Protocol):
+    """Dynamo's, as far as they are used here."""
 
-    guard_manager: Any
+    def add_lambda_guard(self, check: Callable[[object], bool], told: list[str], stack: None, /) -> None: ...
+
+
+class GuardManager(Protocol):
+    root: Guards
+
+
+class GuardBuilder(Protocol):
+    guard_manager: GuardManager
 
 
 def guard_kinds(inputs: Sequence[object]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.patch import forward
+from genesis.backends.cuda.ops.conv.candidates.patch import forward, weight_grad
 from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForward, PatchForwardFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import (
     NAME,
@@ -122,6 +123,40 @@ def test_forward_on_the_host(
             assert not candidate.supports(problem)
         else:
             against_float64.check(put, get, problem, candidate)
+
+
+def _drawn(seed: int) -> tuple[ConvProblem, PatchForward | PatchWeightGrad] | None:
+    """A problem, and one of all tiles that are possible; None: there is none."""
+    draw = random.Random(seed)
+    channels = tuple(2 * draw.randint(1, draw.choice((4, 12, 24))) for _ in range(2))
+    taps = draw.choice(((1, 2), (2, 1), (2, 2), (3, 3), (3, 3), (3, 3), (5, 5), (3, 5), (4, 3), (7, 1)))
+    stride = (1, 1) if draw.random() < 0.6 else (draw.randint(1, 3), draw.randint(1, 3))
+    dilation = (1, 1) if draw.random() < 0.7 else (draw.randint(1, 3), draw.randint(1, 3))
+    reach = [d * (n - 1) for d, n in zip(dilation, taps, strict=True)]
+    padding = tuple(draw.randint(0, r) for r in reach)
+    sizes = tuple(draw.randint(max(p + 1, r + 1 - 2 * p), 16) for r, p in zip(reach, padding, strict=True))
+    direction = draw.choice((FORWARD, INPUT_GRAD, WEIGHT_GRAD))
+    alignment = draw.choice((4, 8, 16, 16))
+    case = (1, channels, draw.randint(1, 3), sizes, taps, stride, padding, dilation)
+    epilogue = {} if direction == WEIGHT_GRAD else {"bias": draw.random() < 0.5, "residual": draw.random() < 0.5}
+    problem = _problem(case, draw.choice(DTYPES), direction, alignment=alignment, **epilogue)
+    tiles: list[PatchForward] | list[PatchWeightGrad]
+    if direction == WEIGHT_GRAD:
+        tiles = [PatchWeightGrad(tile) for tile in weight_grad._tiles(problem)]
+    else:
+        tiles = [PatchForward(tile) for tile in forward._tiles(problem)]
+    possible = [each for each in tiles if each.supports(problem)]
+    return (problem, draw.choice(possible)) if possible else None
+
+
+@pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
+@pytest.mark.parametrize("seed", range(16))
+def test_random_problems_on_the_host(
+    cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, seed: int
+) -> None:
+    drawn = _drawn(seed)
+    if drawn is not None:
+        against_float64.check(put, get, *drawn)
 
 
 @pytest.mark.parametrize("cuda", ["simulated"], indirect=True)

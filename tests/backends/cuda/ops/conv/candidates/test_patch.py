@@ -134,7 +134,7 @@ def _drawn(seed: int) -> tuple[ConvProblem, PatchForward | PatchWeightGrad] | No
     dilation = (1, 1) if draw.random() < 0.7 else (draw.randint(1, 3), draw.randint(1, 3))
     reach = [d * (n - 1) for d, n in zip(dilation, taps, strict=True)]
     padding = tuple(draw.randint(0, r) for r in reach)
-    sizes = tuple(draw.randint(max(p + 1, r + 1 - 2 * p), 16) for r, p in zip(reach, padding, strict=True))
+    sizes = tuple(draw.randint(max(p + 1, r + 1 - 2 * p), 20) for r, p in zip(reach, padding, strict=True))
     direction = draw.choice((FORWARD, INPUT_GRAD, WEIGHT_GRAD))
     alignment = draw.choice((4, 8, 16, 16))
     case = (1, channels, draw.randint(1, 3), sizes, taps, stride, padding, dilation)

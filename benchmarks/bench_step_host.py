@@ -49,7 +49,7 @@ class Side:
         self._images = torch.zeros(4, 3, 96, 96, device="cuda").to(memory_format=torch.channels_last)
         self._labels = torch.zeros(4, dtype=torch.int64, device="cuda")
         self.parts: dict[str, list[float]] = {}
-        guard_kinds = (lambda inputs: False) if name == "guards" else dynamo.guard_kinds
+        guard_kinds = (lambda inputs: None) if name == "guards" else dynamo.guard_kinds
         with override(short_steps=name != "ordinary"), mock.patch.object(dynamo, "guard_kinds", guard_kinds):
             for _ in range(8):  # it is compiled
                 self.step()

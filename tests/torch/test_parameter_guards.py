@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import genesis.torch
 from genesis.torch import native_steps
 from genesis.torch.parameter_guards import Kinds, guard_kinds
 
@@ -63,10 +65,93 @@ def test_kinds(way: str, change: str) -> None:
 
 
 def test_tensors_are_not_kept_alive(way: str) -> None:
+    """What is gone does not count; the others do."""
     tensors = [nn.Parameter(torch.ones(4, 3)) for _ in range(3)]
     kinds = _known(tensors, way)
-    del tensors[1]
+    gone = weakref.ref(tensors.pop(1))
+    assert gone() is None
+    assert kinds.hold()
+    tensors[1].requires_grad_(False)
     assert not kinds.hold()
+
+
+def test_what_a_graph_is_called_with_later_is_known_too(way: str) -> None:
+    """A replaced parameter, and those of the next block with the same code, of other shapes if need be."""
+    first, second = ([nn.Parameter(torch.ones(size, 3)) for _ in range(2)] for size in (4, 5))
+    images = torch.ones(1)
+    kinds = _known([images, *first], way)
+    seen: list[object] = []
+    call = kinds.follow(lambda *inputs: seen.extend(inputs))
+    for tensors in (first, second, first):
+        call(images, *tensors)
+        assert kinds.hold()
+    assert len(seen) == 9
+    for tensor in (first[0], second[1]):
+        tensor.requires_grad_(False)
+        assert not kinds.hold()
+        tensor.requires_grad_(True)
+        assert kinds.hold()
+    images.requires_grad_(True)  # no module's: guarded by Dynamo
+    assert kinds.hold()
+
+
+def test_a_tensor_in_the_place_of_one_that_is_gone(way: str) -> None:
+    """It may have the same id, and be of another kind."""
+    tensors = [nn.Parameter(torch.ones(4, 3)) for _ in range(3)]
+    kinds = _known(tensors, way)
+    call = kinds.follow(lambda *inputs: None)
+    for size in (5, 6, 7):
+        tensors[1] = nn.Parameter(torch.ones(size, 3))
+        assert kinds.hold()
+        call(*tensors)
+        assert kinds.hold()
+        tensors[1].requires_grad_(False)
+        assert not kinds.hold()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.layer(x))
+
+
+class Blocks(nn.Module):
+    """Two parts that Dynamo compiles once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_parameters_that_are_unfrozen_get_gradients(which: str, is_replaced: bool) -> None:
+    """Of a block that shares its code with another, and new ones while the old ones live."""
+    torch._dynamo.reset()
+    model = Blocks().requires_grad_(False)
+    compiled = genesis.torch.compile(model, compiler="aot_eager")
+    x = torch.ones(2, 3)
+    for _ in range(3):
+        compiled(x)
+    layer = getattr(model, which).layer
+    old = layer.weight
+    if is_replaced:
+        layer.weight = nn.Parameter(old.detach().clone(), requires_grad=False)
+        for _ in range(3):
+            compiled(x)
+    layer.weight.requires_grad_(True)
+    compiled(x).sum().backward()
+    assert layer.weight.grad is not None
+    assert old is layer.weight or old.grad is None
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -86,7 +171,7 @@ def test_compiled_code_is_guarded(monkeypatch: pytest.MonkeyPatch, answer: bool)
     hold = Kinds.hold
 
     def watched(kinds: Kinds, frame: object = None) -> bool:
-        guarded.append(len(kinds._tensors))
+        guarded.append(len(kinds._known))
         return hold(kinds) and answers[-1]
 
     torch._dynamo.reset()
@@ -102,7 +187,7 @@ def test_compiled_code_is_guarded(monkeypatch: pytest.MonkeyPatch, answer: bool)
 
 
 def test_without_dynamo_nothing_is_guarded() -> None:
-    assert not guard_kinds([nn.Parameter(torch.ones(1))])
+    assert guard_kinds([nn.Parameter(torch.ones(1))]) is None
 
 
 def test_an_unknown_interior_of_pytorch_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +197,7 @@ def test_an_unknown_interior_of_pytorch_is_no_error(monkeypatch: pytest.MonkeyPa
     def backend(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         with monkeypatch.context() as other:
             other.delattr("torch._dynamo.source.GlobalStateSource")
-            found.append(guard_kinds(inputs))
+            found.append(guard_kinds(inputs) is not None)
         return graph.forward
 
     torch._dynamo.reset()

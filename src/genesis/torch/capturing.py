@@ -43,7 +43,7 @@ class Backend:
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Function:
         from genesis.torch.dynamo import fuse_graph, guard_what_changes
 
-        guard_what_changes(inputs)
+        kinds = guard_what_changes(inputs)
         begun = time.perf_counter()
         recording = Recording(torch.is_grad_enabled(), *_why_it_ends(graph))
         plain = copy.deepcopy(graph)  # compilers own what they are given
@@ -68,7 +68,7 @@ class Backend:
         recording.seconds = time.perf_counter() - begun
         self.recordings.graphs.append(recording)
         _logger.info("%s", recording)
-        return compiled
+        return compiled if kinds is None else kinds.follow(compiled)
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[object], recording: Recording) -> Function:
         recording.compiler = compiler = available(self.compiler, _device_types(graph, inputs))

@@ -31,7 +31,7 @@ from genesis.torch.graph_norms import replace_group_norms
 from genesis.torch.graph_orders import in_order, pass_on_channels_last
 from genesis.torch.graph_scales import name_values_once, scaled_by
 from genesis.torch.opaque import tell_inductor
-from genesis.torch.parameter_guards import guard_kinds
+from genesis.torch.parameter_guards import Kinds, guard_kinds
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _POOLS = {torch.max_pool2d, functional.max_pool2d}
@@ -74,8 +74,14 @@ def genesis(
         >>> compiled(torch.ones(2, 3, 8, 8)).shape
         torch.Size([2, 8, 6, 6])
     """
-    guard_what_changes(inputs)
-    options = dict(options or {})
+    kinds = guard_what_changes(inputs)
+    compiled = _compiled(graph, inputs, mode, dict(options or {}))
+    return compiled if kinds is None else kinds.follow(compiled)
+
+
+def _compiled(
+    graph: fx.GraphModule, inputs: Sequence[object], mode: str | None, options: dict[str, object]
+) -> Compiled:
     name = options.pop("compiler", "inductor")
     mend(graph, str(name))
     _logger.info("%s", fuse_graph(graph, str(name)))
@@ -87,7 +93,7 @@ def genesis(
     return lookup_backend(name)(graph, inputs, **options)
 
 
-def guard_what_changes(inputs: Sequence[object]) -> None:
+def guard_what_changes(inputs: Sequence[object]) -> Kinds | None:
     """Have requires_grad of every parameter and the hooks of every module checked at each call.
 
     Dynamo passes over the former before PyTorch 2.13 (see parameter_guards.py); and hooks that are registered later are
@@ -95,11 +101,15 @@ def guard_what_changes(inputs: Sequence[object]) -> None:
 
     Args:
         inputs: examples of the graph's inputs.
+    Returns: what is to follow the compiled graph, if anything.
     """
-    if torch.__version__ < (2, 13):
-        is_known = torch.__version__ >= (2, 11)  # its interior, to parameter_guards.py
-        torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = is_known and guard_kinds(inputs)
     torch._dynamo.config.skip_nnmodule_hook_guards = False
+    if torch.__version__ >= (2, 13):
+        return None
+    is_known = torch.__version__ >= (2, 11)  # its interior, to parameter_guards.py
+    kinds = guard_kinds(inputs) if is_known else None
+    torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags = kinds is not None
+    return kinds
 
 
 def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from genesis.torch import native_steps
 
+R = TypeVar("R")
 _WHAT = "parameters and buffers are of the kinds that they were of"
 _Kind = tuple[bool, torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 _logger = logging.getLogger("genesis.torch")
@@ -37,25 +38,26 @@ class GuardBuilder(Protocol):
     guard_manager: GuardManager
 
 
-def guard_kinds(inputs: Sequence[object]) -> bool:
+def guard_kinds(inputs: Sequence[object]) -> Kinds | None:
     """Have the graph that is being compiled guarded by the kinds of its parameters and buffers.
 
-    To be called by a backend.
+    To be called by a backend, which lets the result follow what it returns.
 
     Args:
         inputs: examples of the graph's inputs.
-    Returns: whether it could be done.
+    Returns: None: it could not be done.
     """
+    kinds = Kinds(inputs)
     try:
         from torch._dynamo.source import GlobalStateSource
         from torch._guards import TracingContext
 
         guards = TracingContext.get().guards_context.dynamo_guards
-        guards.add(GlobalStateSource().make_guard(Kinds([x for x in inputs if _is_of_module(x)]).install))
+        guards.add(GlobalStateSource().make_guard(kinds.install))
     except (AttributeError, ImportError, RuntimeError, TypeError) as error:  # PyTorch's interior is another
         _logger.debug("parameters are guarded one by one: %r", error)
-        return False
-    return True
+        return None
+    return kinds
 
 
 def _is_of_module(x: object) -> TypeGuard[Tensor]:
@@ -63,32 +65,62 @@ def _is_of_module(x: object) -> TypeGuard[Tensor]:
 
 
 class Kinds:
-    """requires_grad, dtype, device, shape and strides of some tensors, which they do not keep alive."""
+    """requires_grad, dtype, device, shape and strides of the parameters and buffers that a graph has been called with.
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = [weakref.ref(x) for x in tensors]
-        self._known = self._told()
-        self._packed: bytes | None = None  # the same, by native_steps
+    Those of a module whose tensors are others than before, such as the next block with the same code, Dynamo looks at
+    itself; then the graph is called with them, and they are known here too. None of them is kept alive.
+    """
+
+    def __init__(self, inputs: Sequence[object]) -> None:
+        self._places = [place for place, x in enumerate(inputs) if _is_of_module(x)]
+        self._known: dict[int, tuple[weakref.ref[Tensor], _Kind]] = {}
+        self._last: list[int] = []  # the ids in the last call
+        self._references: list[weakref.ref[Tensor]] = []
+        self._packed: bytes | None = None  # their kinds by native_steps; None: to be found again
+        self.see(inputs)
+
+    def follow(self, compiled: Callable[..., R]) -> Callable[..., R]:
+        def call(*inputs: object) -> R:
+            self.see(inputs)
+            return compiled(*inputs)
+
+        return call
+
+    def see(self, inputs: Sequence[object]) -> None:
+        ids = [id(inputs[place]) for place in self._places]
+        if ids == self._last:
+            return
+        self._last = ids
+        for place in self._places:
+            x = inputs[place]
+            assert isinstance(x, Tensor)
+            known = self._known.get(id(x))
+            if known is None or known[0]() is not x:
+                self._known[id(x)] = weakref.ref(x), _kind(x)
+                self._packed = None
 
     def install(self, builder: GuardBuilder, _: object) -> None:
         builder.guard_manager.root.add_lambda_guard(self.hold, [_WHAT], None)
 
     def hold(self, _: object = None) -> bool:
-        """Are they what they were?"""
-        if self._packed is not None:
-            return native_steps.kinds(self._tensors) == self._packed
-        told = self._told()
-        if told is None or told != self._known:
-            return False
-        self._packed = native_steps.kinds(self._tensors)
-        return True
+        """Are all that are still alive what they were?"""
+        packed = None if self._packed is None else native_steps.kinds(self._references)
+        return self._hold_one_by_one() if packed is None else packed == self._packed
 
-    def _told(self) -> list[_Kind] | None:
-        """None: one is gone."""
-        tensors = [reference() for reference in self._tensors]
-        if any(x is None for x in tensors):
-            return None
-        return [_kind(x) for x in tensors if x is not None]
+    def _hold_one_by_one(self) -> bool:
+        alive = {}
+        for key, (reference, kind) in self._known.items():
+            x = reference()
+            if x is None:
+                self._last = []  # another tensor may get its id
+            elif _kind(x) != kind:
+                return False
+            else:
+                alive[key] = reference, kind
+        self._known = alive
+        self._references = [reference for reference, _ in alive.values()]
+        self._packed = native_steps.kinds(self._references)
+        return True
 
 
 def _kind(x: Tensor) -> _Kind:

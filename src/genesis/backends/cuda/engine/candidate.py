@@ -9,6 +9,7 @@ the op's plan sees to that, allocates the result, and hands over the workspace.
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, Never, TypeVar
 
@@ -109,6 +110,17 @@ class Family(abc.ABC, Generic[P_contra]):
     def named(self, problem: P_contra, name: str) -> Candidate[P_contra] | None:
         """The variant of that name, which an earlier process found to be the best; None if there is none any more."""
         return next((candidate for candidate in self.variants(problem) if candidate.name == name), None)
+
+
+def numbers_in(name: str, pattern: str, most: int) -> tuple[int, ...]:
+    """The numbers in a name of this form; none where it has another, or one of them is not among 1 … most.
+
+    >>> numbers_in("4x56 w2", r"(\\d+)x(\\d+) w(\\d+)", 64)
+    (4, 56, 2)
+    """
+    found = re.fullmatch(pattern, name)
+    numbers = () if found is None else tuple(map(int, found.groups()))
+    return numbers if numbers and min(numbers) > 0 and max(numbers) <= most else ()
 
 
 def admissible(candidate: Candidate[P], problem: P) -> bool:

@@ -27,7 +27,7 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_G
 from genesis.backends.cuda.ops.storage.launch import copy_into
 from genesis.backends.cuda.runtime import array, streams
 from genesis.shapes import channels_last_strides
-from tests.backends.cuda.ops.conv.candidates import fuzz_depthwise, host_programs
+from tests.backends.cuda.ops.conv.candidates import fuzz_depthwise
 
 DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
 TORCH = {dtypes.float32: torch.float32, dtypes.float16: torch.float16, dtypes.bfloat16: torch.bfloat16}
@@ -64,14 +64,6 @@ TOEPLITZ = [
     (((2, 8, 6, 5), (2, 1), (1, 0)), (3, 1, 1, 1, 1)),
     (((1, 40, 7, 7), (11, 4), (6, 4)), (1, 1, 2, 1, 4)),
 ]
-
-
-@pytest.fixture
-def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not host_programs.is_available():
-        pytest.skip("no g++")
-    monkeypatch.setattr(programs, "prepare", host_programs.prepare)
-    monkeypatch.setattr(programs, "is_available", lambda device: True)
 
 
 def _problem(direction: str, case: Any, dtype: Any, **options: Any) -> ConvProblem:
@@ -214,11 +206,6 @@ SHAPES = [  # (input, taps, stride) of MobileNet, EfficientNet and ConvNeXt
     ((64, 960, 7, 7), 3, 1),
     ((64, 96, 56, 56), 7, 1),
 ]
-
-
-@pytest.fixture
-def on_a_large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "is_available", lambda device: True)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -28,7 +28,7 @@ from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import (
 )
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from tests.backends.cuda.ops.conv.candidates import against_float64, host_programs
+from tests.backends.cuda.ops.conv.candidates import against_float64
 
 # (groups, (inputs, outputs), images, sizes, taps, stride, padding, dilation), (rows, columns, outputs, inputs, splits)
 CASES: list[tuple[Any, tuple[int, ...]]] = [
@@ -82,19 +82,6 @@ def _forward_tile(problem: ConvProblem, case: int, **options: int) -> forward.Ti
     channels = problem.result_shape[1]
     outputs = channels if channels <= 32 else min(outputs // 8 * 8, 32)
     return forward.Tile(rows, columns, outputs, warps, at_once, **options)
-
-
-@pytest.fixture
-def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not host_programs.is_available():
-        pytest.skip("no g++")
-    monkeypatch.setattr(programs, "prepare", host_programs.prepare)
-    monkeypatch.setattr(programs, "is_available", lambda device: True)
-
-
-@pytest.fixture
-def on_a_large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "is_available", lambda device: True)
 
 
 @pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
@@ -181,7 +168,7 @@ def test_the_choice(simulated: Backend, on_a_large_gpu: None, shape: Any) -> Non
         assert isinstance(restored, PatchWeightGrad)
         work = Work(problem, restored.tile)
         assert restored.name == candidate.name
-        assert work.parts * work.iterations >= work.cover[0] * work.cover[1] * work.cover[2]
+        assert work.parts * work.iterations >= work.num_tiles
         assert work.num_threads <= 512
 
 
@@ -200,7 +187,7 @@ def test_the_choice_of_the_forward(simulated: Backend, on_a_large_gpu: None, sha
         assert isinstance(restored, PatchForward)
         work = forward.Work(problem, restored.tile)
         assert restored.name == candidate.name
-        assert work.grid // work.slices * work.iterations >= work.cover[0] * work.cover[1] * work.cover[2]
+        assert work.parts * work.iterations >= work.num_tiles
 
 
 @pytest.mark.parametrize("name", ["4x16", "3x16 k18 c18 s1 b2", "4x12 k18 c18 s1 b2", "4x16 k18 c18 s0 b2", "x"])

@@ -10,11 +10,11 @@ import collections
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.engine.candidate import numbers_in
 from genesis.backends.cuda.ops.conv.candidates.programs import DTYPES, MOST_SHARED
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 
@@ -52,9 +52,8 @@ class Shape:
         >>> Shape.named(str(Shape(2, 4, 7, 1))) == Shape(2, 4, 7, 1)
         True
         """
-        found = re.fullmatch(r"v(\d+) (\d+)x(\d+) ahead (\d+) t(\d+) b(\d+)", name)
-        numbers = () if found is None else tuple(map(int, found.groups()))
-        return cls(*numbers) if numbers and min(numbers) > 0 and max(numbers) <= 1024 else None
+        numbers = numbers_in(name, r"v(\d+) (\d+)x(\d+) ahead (\d+) t(\d+) b(\d+)", 1024)
+        return cls(*numbers) if numbers else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
+from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible, numbers_in
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.depthwise.shape import Work, promising
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
@@ -64,9 +63,8 @@ class Patch:
         >>> Patch.named(str(Patch(2, 1, 1, 1, 4))) == Patch(2, 1, 1, 1, 4)
         True
         """
-        found = re.fullmatch(r"(\d+)x(\d+) w(\d+)x(\d+) g(\d+) b(\d+)", name)
-        numbers = () if found is None else tuple(map(int, found.groups()))
-        return cls(*numbers) if numbers and min(numbers) > 0 and max(numbers) <= 64 else None
+        numbers = numbers_in(name, r"(\d+)x(\d+) w(\d+)x(\d+) g(\d+) b(\d+)", 64)
+        return cls(*numbers) if numbers else None
 
 
 _PATCHES = [

@@ -9,15 +9,15 @@ import dataclasses
 import functools
 import itertools
 import math
-import re
 from collections.abc import Sequence
 
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
+from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible, numbers_in
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.patch import shape
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.shapes import Shape
 
 NAME = "patch_forward"
 _MOST_CHANNELS, _MOST_OUTPUTS = 64, 256  # that are summed, as the weight of all taps lies in shared memory
@@ -45,13 +45,12 @@ class Tile:
         >>> Tile.named(str(Tile(4, 56, 32, 4, 2))) == Tile(4, 56, 32, 4, 2)
         True
         """
-        found = re.fullmatch(r"(\d+)x(\d+) k(\d+) w(\d+) x(\d+) b(\d+)", name)
-        numbers = () if found is None else tuple(map(int, found.groups()))
-        return cls(*numbers) if numbers and min(numbers) > 0 and max(numbers) <= 256 else None
+        numbers = numbers_in(name, r"(\d+)x(\d+) k(\d+) w(\d+) x(\d+) b(\d+)", 256)
+        return cls(*numbers) if numbers else None
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Work(shape.AnyWork):
     """A tile of a problem: what it needs, and how much of it there is."""
 
     problem: ConvProblem
@@ -63,7 +62,7 @@ class Work:
             tile.rows % 2 == 0
             and tile.columns % 8 == 0
             and (tile.outputs % 8 == 0 or tile.outputs == self.problem.result_shape[1])
-            and self._chunks % (tile.warps * tile.at_once) == 0
+            and self.chunks % (tile.warps * tile.at_once) == 0
             and self.sums <= _MOST_SUMS
             and self.num_threads <= 512
             and self.shared_memory <= driver.get().properties(self.problem.device).max_shared_memory
@@ -73,10 +72,6 @@ class Work:
     def channels(self) -> int:
         """The number of channels that are summed."""
         return self.problem.first_shape[1]
-
-    @property
-    def _chunks(self) -> int:
-        return self.tile.rows // 2 * self.tile.columns // 8
 
     @property
     def sums(self) -> int:
@@ -108,25 +103,12 @@ class Work:
         return 16 * (rows * shape.pitch(self.channels) + shape.SLACK)
 
     @property
-    def slices(self) -> int:
-        """Blocks side by side that have all outputs."""
+    def images_shape(self) -> Shape:
+        return self.problem.result_shape
+
+    @property
+    def num_slices(self) -> int:
         return -(-self.problem.result_shape[1] // self.tile.outputs)
-
-    @property
-    def cover(self) -> tuple[int, int, int]:
-        """Images, tiles in a column and in a row."""
-        images, _, height, width = self.problem.result_shape
-        return images, -(-height // self.tile.rows), -(-width // self.tile.columns)
-
-    @property
-    def iterations(self) -> int:
-        """Tiles of a block, one after the other."""
-        processors = driver.get().properties(self.problem.device).multiprocessor_count
-        return -(-math.prod(self.cover) // max(1, self.tile.blocks * processors // self.slices))
-
-    @property
-    def grid(self) -> int:
-        return -(-math.prod(self.cover) // self.iterations) * self.slices
 
     @property
     def seconds(self) -> float:
@@ -134,18 +116,18 @@ class Work:
         p, tile = self.problem, self.tile
         taps, steps = math.prod(p.weight_shape[2:]), -(-self.channels // 16)
         outputs = -(-tile.outputs // 8)
-        products = self._chunks * taps * steps * outputs
-        lines = self._chunks * taps * steps * (4 + 2 * outputs / tile.at_once)
+        products = self.chunks * taps * steps * outputs
+        lines = self.chunks * taps * steps * (4 + 2 * outputs / tile.at_once)
         patch = math.prod(shape.patch_of(p, tile.rows, tile.columns, self._stride))
         copies = patch * -(-self.channels // 8) * 16 / shape.granule(p, self.channels)
         copies += tile.rows * tile.columns * outputs * 4  # the result's stores
         resident = shape.resident(p, self.shared_memory, self.num_threads, self.sums, tile.blocks)
         if resident == 0:
             return math.inf
-        work = math.prod(self.cover) * self.slices * shape.clocks(lines, products, copies, resident)
+        work = self.num_tiles * self.num_slices * shape.clocks(lines, products, copies, resident)
         work += self.grid * taps * outputs * 8 * -(-self.channels // 8) * 8 / 32 * 30 / 4  # the weight
         compute = work / shape.CLOCK / shape.busy(p, self.grid, self.num_threads, resident)
-        halo = patch * self.slices / (tile.rows * tile.columns * math.prod(self._stride))
+        halo = patch * self.num_slices / (tile.rows * tile.columns * math.prod(self._stride))
         first, result = (2 * math.prod(each) for each in (p.first_shape, p.result_shape))
         return max(compute, (first * halo + result) / shape.BYTES_PER_SECOND) + 1e-6
 
@@ -203,10 +185,10 @@ class PatchForward(Candidate[ConvProblem]):
     def prepare(self, problem: ConvProblem) -> Launch:
         p, work = problem, Work(problem, self.tile)
         name, macros = self.program(p)
-        images, bands, strips = work.cover
+        _, bands, strips = work.cover
         ready = programs.prepare(
             p.device, name, macros, work.grid, work.num_threads, work.shared_memory, 5,
-            slices=work.slices, iterations=work.iterations, num_units=images * bands * strips, strips=strips,
+            slices=work.num_slices, iterations=work.iterations, num_units=work.num_tiles, strips=strips,
             bands=bands, height=p.first_shape[2], width=p.first_shape[3], out_height=p.result_shape[2],
             out_width=p.result_shape[3],
         )  # fmt: skip

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import math
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
-from genesis.shapes import numel
+from genesis.shapes import Shape, numel
 
 T = TypeVar("T")
 SLACK = 8  # units of 16 bytes that are read beyond the last pixel
@@ -39,7 +40,7 @@ def supports(problem: ConvProblem) -> bool:
         and math.prod(taps) > 1
         and all(number <= most for number, most in zip(taps, _MOST_TAPS, strict=True))
         and p.alignment >= 4
-        and all(0 < numel(shape) < 2**31 for shape in (p.input_shape, p.weight_shape, p.output_shape))
+        and all(0 < numel(each) < 2**31 for each in (p.input_shape, p.weight_shape, p.output_shape))
         and programs.is_available(p.device)
     )
 
@@ -95,6 +96,64 @@ def busy(problem: ConvProblem, grid: int, num_threads: int, resident: int) -> fl
     """The share of the device that works."""
     processors = max(1, driver.get().properties(problem.device).multiprocessor_count)
     return processors * min(1.0, grid / processors) * min(1.0, resident * num_threads / 32 / _WARPS)
+
+
+class AnyTile(Protocol):
+    """A block's share of the pixels: rows × columns; and how many blocks the grid has for each multiprocessor."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def blocks(self) -> int: ...
+
+
+class AnyWork(abc.ABC):
+    """How the pixels of a problem are shared out in tiles."""
+
+    problem: ConvProblem
+    tile: AnyTile
+
+    @property
+    @abc.abstractmethod
+    def images_shape(self) -> Shape:
+        """(N, C, H, W) of the images whose pixels they are."""
+
+    @property
+    @abc.abstractmethod
+    def num_slices(self) -> int:
+        """Blocks side by side that have all channels."""
+
+    @property
+    def chunks(self) -> int:
+        """Groups of 16 pixels of a tile."""
+        return self.tile.rows // 2 * self.tile.columns // 8
+
+    @property
+    def cover(self) -> tuple[int, int, int]:
+        """Images, tiles in a column and in a row."""
+        images, _, height, width = self.images_shape
+        return images, -(-height // self.tile.rows), -(-width // self.tile.columns)
+
+    @property
+    def num_tiles(self) -> int:
+        return math.prod(self.cover)
+
+    @property
+    def iterations(self) -> int:
+        """Tiles of a block, one after the other."""
+        processors = driver.get().properties(self.problem.device).multiprocessor_count
+        return -(-self.num_tiles // max(1, self.tile.blocks * processors // self.num_slices))
+
+    @property
+    def parts(self) -> int:
+        """Blocks that share the tiles."""
+        return -(-self.num_tiles // self.iterations)
+
+    @property
+    def grid(self) -> int:
+        return self.parts * self.num_slices
 
 
 def varied(ranked: Iterable[tuple[object, T, int]]) -> list[T]:

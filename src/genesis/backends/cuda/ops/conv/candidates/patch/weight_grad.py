@@ -10,17 +10,16 @@ import dataclasses
 import functools
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from functools import cached_property
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
+from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible, numbers_in
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.patch import shape
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
-from genesis.shapes import numel
+from genesis.shapes import Shape, numel
 
 NAME = "patch_weight_grad"
 _MOST_CHANNELS = 256  # of input or output
@@ -49,13 +48,12 @@ class Tile:
         >>> Tile.named(str(Tile(4, 56, 32, 24, 2))) == Tile(4, 56, 32, 24, 2)
         True
         """
-        found = re.fullmatch(r"(\d+)x(\d+) k(\d+) c(\d+) s(\d+) b(\d+)", name)
-        numbers = () if found is None else tuple(map(int, found.groups()))
-        return cls(*numbers) if numbers and min(numbers) > 0 and max(numbers) <= 256 else None
+        numbers = numbers_in(name, r"(\d+)x(\d+) k(\d+) c(\d+) s(\d+) b(\d+)", 256)
+        return cls(*numbers) if numbers else None
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Work(shape.AnyWork):
     """A tile of a problem: what it needs, and how much of it there is."""
 
     problem: ConvProblem
@@ -69,16 +67,12 @@ class Work:
             and tile.columns % 8 == 0
             and (tile.outputs % 8 == 0 or tile.outputs == self.problem.weight_shape[0])
             and (tile.inputs % 8 == 0 or tile.inputs == self.problem.weight_shape[1])
-            and self._chunks % tile.splits == 0
+            and self.chunks % tile.splits == 0
             and self.sums <= _MOST_SUMS
             and self.num_threads <= 512
             and self.num_threads * (self.sums + shape.OTHER_REGISTERS) <= shape.REGISTERS
             and self.shared_memory <= limit
         )
-
-    @property
-    def _chunks(self) -> int:
-        return self.tile.rows // 2 * self.tile.columns // 8
 
     @cached_property
     def _warps(self) -> tuple[int, int, int, int]:
@@ -126,25 +120,12 @@ class Work:
         return -(-outputs // self.tile.outputs), -(-inputs // self.tile.inputs)
 
     @property
-    def cover(self) -> tuple[int, int, int]:
-        """Images, tiles in a column and in a row."""
-        images, _, height, width = self.problem.output_shape
-        return images, -(-height // self.tile.rows), -(-width // self.tile.columns)
-
-    @cached_property
-    def iterations(self) -> int:
-        """Tiles of a block, one after the other."""
-        processors = driver.get().properties(self.problem.device).multiprocessor_count
-        return -(-math.prod(self.cover) // max(1, self.tile.blocks * processors // math.prod(self.slices)))
+    def images_shape(self) -> Shape:
+        return self.problem.output_shape
 
     @property
-    def parts(self) -> int:
-        """Sums of each result."""
-        return -(-math.prod(self.cover) // self.iterations)
-
-    @property
-    def grid(self) -> int:
-        return self.parts * math.prod(self.slices)
+    def num_slices(self) -> int:
+        return math.prod(self.slices)
 
     @property
     def granules(self) -> tuple[int, int]:
@@ -161,14 +142,14 @@ class Work:
         p, tile = self.problem, self.tile
         warp_outputs, _, warp_inputs, _ = self._warps
         pixels, patch = tile.rows * tile.columns, math.prod(self.patch)
-        of_chunk = self._chunks * self.num_warps
+        of_chunk = self.chunks * self.num_warps
         products = of_chunk * warp_outputs * warp_inputs * p.weight_shape[3]
         lines = of_chunk * (4 * warp_outputs + 2 * warp_inputs * p.weight_shape[3])
         copied = pixels * tile.outputs * 2 / self.granules[0] + patch * tile.inputs * 2 / self.granules[1]
         resident = shape.resident(p, self.shared_memory, self.num_threads, self.sums, tile.blocks)
         if resident == 0:
             return math.inf
-        work = math.prod(self.cover) * math.prod(self.slices) * shape.clocks(lines, products, copied, resident)
+        work = self.num_tiles * self.num_slices * shape.clocks(lines, products, copied, resident)
         compute = work / shape.CLOCK / shape.busy(p, self.grid, self.num_threads, resident)
         halo = (pixels * tile.outputs + patch * tile.inputs) / (pixels * (tile.outputs + tile.inputs))
         joined = 8 * self.parts * numel(p.weight_shape) / _JOINED_PER_SECOND
@@ -229,12 +210,12 @@ class PatchWeightGrad(Candidate[ConvProblem]):
     def prepare(self, problem: ConvProblem) -> Launch:
         p, work = problem, Work(problem, self.tile)
         name, macros = self.program(p)
-        images, bands, strips = work.cover
+        _, bands, strips = work.cover
         slices_outputs, slices_inputs = work.slices
         ready = programs.prepare(
             p.device, name, macros, work.grid, work.num_threads, work.shared_memory, 3,
             slices_outputs=slices_outputs, slices_inputs=slices_inputs, iterations=work.iterations,
-            num_units=images * bands * strips, strips=strips, bands=bands, height=p.input_shape[2],
+            num_units=work.num_tiles, strips=strips, bands=bands, height=p.input_shape[2],
             width=p.input_shape[3], out_height=p.output_shape[2], out_width=p.output_shape[3],
         )  # fmt: skip
         finish = finisher(p, work.parts)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from genesis.torch import native_steps
 
 R = TypeVar("R")
-_WHAT = "parameters and buffers are of the kinds that they were of"
+_WHAT = "requires_grad, dtype, device, shape and strides of all parameters and buffers are what they were"
 _Kind = tuple[bool, torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 _logger = logging.getLogger("genesis.torch")
 
@@ -80,6 +80,8 @@ class Kinds:
         self.see(inputs)
 
     def follow(self, compiled: Callable[..., R]) -> Callable[..., R]:
+        """Return the compiled graph, whose calls are seen."""
+
         def call(*inputs: object) -> R:
             self.see(inputs)
             return compiled(*inputs)
@@ -87,6 +89,7 @@ class Kinds:
         return call
 
     def see(self, inputs: Sequence[object]) -> None:
+        """Remember the kinds of tensors that the graph has not been called with before."""
         ids = [id(inputs[place]) for place in self._places]
         if ids == self._last:
             return

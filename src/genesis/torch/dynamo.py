@@ -11,7 +11,7 @@ import logging
 import operator
 from collections.abc import Iterable, Sequence
 from types import BuiltinFunctionType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -31,19 +31,13 @@ from genesis.torch.graph_norms import replace_group_norms
 from genesis.torch.graph_orders import in_order, pass_on_channels_last
 from genesis.torch.graph_scales import name_values_once, scaled_by
 from genesis.torch.opaque import tell_inductor
-from genesis.torch.parameter_guards import Kinds, guard_kinds
+from genesis.torch.parameter_guards import Compiled, Kinds, guard_kinds
 
 _ADDS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _POOLS = {torch.max_pool2d, functional.max_pool2d}
 _IN_PLACE = {operator.setitem, *(getattr(operator, name) for name in dir(operator) if name.startswith("i"))}
 _IN_PLACE -= {operator.index, operator.indexOf, operator.inv, operator.invert, operator.is_, operator.is_not}
 _logger = logging.getLogger("genesis.torch")
-
-
-class Compiled(Protocol):
-    """A compiled graph: called with the graph's inputs, it returns its outputs."""
-
-    def __call__(self, *inputs: object) -> object: ...
 
 
 def genesis(

@@ -11,17 +11,22 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeGuard, TypeVar
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from genesis.torch import native_steps
 
-R = TypeVar("R")
 _WHAT = "requires_grad, dtype, device, shape and strides of all parameters and buffers are what they were"
 _Kind = tuple[bool, torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 _logger = logging.getLogger("genesis.torch")
+
+
+class Compiled(Protocol):
+    """A compiled graph: called with the graph's inputs, it returns its outputs."""
+
+    def __call__(self, *inputs: object) -> object: ...
 
 
 class Guards(Protocol):
@@ -79,10 +84,10 @@ class Kinds:
         self._packed: bytes | None = None  # their kinds by native_steps; None: to be found again
         self.see(inputs)
 
-    def follow(self, compiled: Callable[..., R]) -> Callable[..., R]:
+    def follow(self, compiled: Compiled) -> Compiled:
         """Return the compiled graph, whose calls are seen."""
 
-        def call(*inputs: object) -> R:
+        def call(*inputs: object) -> object:
             self.see(inputs)
             return compiled(*inputs)
 

@@ -1,20 +1,23 @@
-"""Convolutions of few channels in bfloat16 on a GPU: kernels of patches beside the best of all others, each direction.
+"""Convolutions of few channels on a GPU: kernels of patches beside the best of all others, each direction.
 
     python benchmarks/bench_few_channels.py                   layers of HRNet, Res2Net, EfficientNetV2, U-Net, YOLO
+    python benchmarks/bench_few_channels.py --float32         in float32, all bits of which count; first layers, too
     python benchmarks/bench_few_channels.py --seconds 60      as many as that suffices for
 
 Times are the tuner's: the median of some runs, each after the caches have been overwritten, launches included. Beside
 the patches' trials are the first candidates of each other family, the libraries' among them. Compilers run in threads
-while others are measured. A candidate whose error is above the tuner's bound ends the benchmark.
+while others are measured. A candidate of patches whose error is above the tuner's bound ends the benchmark.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,7 +32,8 @@ from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 
 NAME = "bench_few_channels"
-_OTHERS, _MOST_WORKSPACE = 8, 1 << 30  # of each family; bytes
+DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
+_MOST_WORKSPACE = 1 << 30  # bytes
 
 # (inputs, outputs), size, taps, stride, images
 CASES = (
@@ -40,16 +44,26 @@ CASES = (
     ((8, 16), 224, 3, 1, 8), ((64, 64), 56, 3, 1, 64), ((32, 32), 56, 5, 1, 16), ((64, 64), 28, 5, 1, 16),
     ((12, 24), 96, 3, 1, 16), ((32, 128), 28, 3, 1, 32), ((128, 32), 28, 3, 1, 32),
 )  # fmt: skip
+CASES_FLOAT32 = (
+    ((3, 64), 224, 3, 2, 64), ((3, 32), 256, 3, 1, 32), ((3, 24), 224, 3, 2, 64), ((3, 64), 224, 7, 2, 32),
+    ((18, 18), 56, 3, 1, 32), ((32, 32), 112, 3, 1, 32), ((18, 36), 56, 3, 2, 32), ((36, 36), 28, 3, 1, 32),
+    ((48, 48), 56, 1, 1, 32), ((24, 144), 64, 1, 1, 8), ((240, 40), 28, 1, 1, 64), ((40, 240), 28, 1, 1, 64),
+    ((64, 32), 56, 1, 1, 64), ((16, 24), 56, 1, 1, 64), ((24, 36), 56, 1, 1, 64), ((40, 60), 28, 1, 1, 64),
+    ((64, 64), 56, 1, 1, 32), ((64, 256), 56, 1, 1, 32), ((96, 24), 56, 1, 1, 64), ((18, 32), 56, 1, 1, 32),
+    ((64, 64), 56, 3, 1, 32), ((32, 64), 128, 3, 1, 8), ((72, 36), 14, 1, 1, 32), ((8, 16), 113, 2, 1, 64),
+    ((16, 32), 112, 3, 2, 32), ((48, 12), 56, 1, 1, 64), ((32, 32), 7, 3, 1, 32), ((144, 18), 7, 1, 1, 32),
+)  # fmt: skip
 
 
-def problems() -> list[ConvProblem]:
+def problems(dtype: dtypes.DType, directions: Sequence[str]) -> list[ConvProblem]:
+    cases = CASES_FLOAT32 if dtype is dtypes.float32 else CASES
     return [
         ConvProblem(
             direction, (images, inputs, size, size), (outputs, inputs, taps, taps), (stride, stride),
-            (taps // 2, taps // 2), dtype=dtypes.bfloat16,
+            (taps // 2, taps // 2), dtype=dtype,
         )
         for ((inputs, outputs), size, taps, stride, images), direction in itertools.product(
-            CASES, (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
+            cases, directions
         )
     ]  # fmt: skip
 
@@ -61,28 +75,32 @@ def title(problem: ConvProblem) -> str:
     return f"{images}×{inputs}×{size}² → {outputs}, {taps}×{taps}{stride}, {problem.direction}"
 
 
-def candidates(problem: ConvProblem) -> tuple[list[Candidate[ConvProblem]], list[Candidate[ConvProblem]]]:
-    """Of patches, and others."""
+def candidates(problem: ConvProblem, most: int) -> tuple[list[Candidate[ConvProblem]], list[Candidate[ConvProblem]]]:
+    """Of patches, and of each other family so many."""
     own, others = [], []
     for family in families.FAMILIES:
         if family.prefix.startswith("patch"):
             own += list(family.trials(problem))
         else:
-            found = itertools.islice(family.variants(problem), _OTHERS)
+            found = itertools.islice(family.variants(problem), most)
             others += [candidate for candidate in found if admissible(candidate, problem)]
     return own, others
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--float32", action="store_true", help="not bfloat16")
+    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
+    parser.add_argument("--others", type=int, default=8, help="candidates of each other family")
     parser.add_argument("--seconds", type=float, default=600, help="begin no convolution after that time")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     arguments = parser.parse_args()
-    comparison, began = Comparison(NAME, **gpu_timing.at_full_speed(tf32=True)), time.monotonic()
+    name, dtype = (f"{NAME}_float32", dtypes.float32) if arguments.float32 else (NAME, dtypes.bfloat16)
+    comparison, began = Comparison(name, **gpu_timing.at_full_speed(tf32=True)), time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as compilers:
         waiting = []
-        for problem in problems():
-            own, others = candidates(problem)
+        for problem in problems(dtype, arguments.directions):
+            own, others = candidates(problem, arguments.others)
             if own:
                 built = [compilers.submit(build, each, problem, _MOST_WORKSPACE) for each in (*others, *own)]
                 waiting.append((problem, built))
@@ -92,16 +110,20 @@ def main() -> int:
                     future.cancel()
                 continue
             ready = [future.result() for future in futures]  # nothing compiles for it while it is timed
-            bench, times = ConvBench(problem), {"others": float("inf"), "patches": float("inf")}
+            bench, times, fastest = ConvBench(problem), {"others": math.inf, "patches": math.inf}, {}
             for each in ready:
-                milliseconds = None if each is None else bench.milliseconds(each, float("inf"))
+                milliseconds = None if each is None else bench.milliseconds(each, math.inf)
                 if each is None or milliseconds is None:
                     continue
                 error = bench.error(each)
-                if not error <= accuracy.error_bound(problem):
-                    raise SystemExit(f"{title(problem)}: {each.candidate.name}: error {error:.1e}")
                 side = "patches" if each.candidate.family.startswith("patch") else "others"
-                times[side] = min(times[side], milliseconds)
+                if not error <= accuracy.error_bound(problem):
+                    if side == "patches":
+                        raise SystemExit(f"{title(problem)}: {each.candidate.name}: error {error:.1e}")
+                    continue
+                if milliseconds < times[side]:
+                    times[side], fastest[side] = milliseconds, each.candidate.name
+            print(title(problem), *(f"{times[side] * 1e3:.1f} µs {name}" for side, name in fastest.items()), sep=" | ")
             comparison.add(title(problem), {side: [value] for side, value in times.items()})
     comparison.finish(arguments.out)
     return 0

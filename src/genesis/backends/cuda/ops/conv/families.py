@@ -15,6 +15,8 @@ from genesis.backends.cuda.ops.conv.candidates.grouped import shape as grouped_s
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import shape as plain_shapes
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFmaForwardFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGradFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForwardFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import PatchWeightGradFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
@@ -34,8 +36,8 @@ _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), Halo
 _DEPTHWISE, _TOEPLITZ, _GROUPED = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily()
 FAMILIES: tuple[Family[ConvProblem], ...] = (
     _TOEPLITZ, _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(),
-    PatchForwardFamily(), PatchWeightGradFamily(), CublasltFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(),
-    _FALLBACK, _GROUPED,
+    PatchForwardFamily(), PatchWeightGradFamily(), PatchFmaForwardFamily(), PatchFmaWeightGradFamily(),
+    CublasltFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK, _GROUPED,
 )  # fmt: skip
 
 

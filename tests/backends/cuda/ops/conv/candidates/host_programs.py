@@ -171,6 +171,10 @@ _CALLS = {
     "patch_forward": "patch_forward((char*)addresses[0], (u16*)addresses[1], (char*)addresses[2], (char*)addresses[3],"
     " (char*)addresses[4], geometry)",
     "patch_weight_grad": "patch_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2], geometry)",
+    "patch_fma_forward": "patch_fma_forward((char*)addresses[0], (float*)addresses[1], (float*)addresses[2],"
+    " (float*)addresses[3], (float*)addresses[4], geometry)",
+    "patch_fma_weight_grad": "patch_fma_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
+    " geometry)",
     "depthwise_toeplitz": "depthwise_toeplitz((u16*)addresses[0], (u16*)addresses[1], (u16*)addresses[2],"
     " (u16*)addresses[3], (u16*)addresses[4], geometry)",
 }

@@ -20,6 +20,8 @@ _SOURCES = {
     "depthwise_toeplitz": "depthwise/toeplitz.cu",
     "patch_forward": "patch/forward.cu",
     "patch_weight_grad": "patch/weight_grad.cu",
+    "patch_fma_forward": "patch/fma_forward.cu",
+    "patch_fma_weight_grad": "patch/fma_weight_grad.cu",
 }
 _OPTIONS = ("-default-device",)  # lambdas run on the device, too
 _LEAST_CAPABILITY = 80  # converts float32 to bfloat16

@@ -11,13 +11,11 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible, numbers_in
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.patch import shape
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from genesis.shapes import Shape
 
 NAME = "patch_forward"
 _MOST_CHANNELS, _MOST_OUTPUTS = 64, 256  # that are summed, as the weight of all taps lies in shared memory
@@ -50,7 +48,7 @@ class Tile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work(shape.AnyWork):
+class Work(shape.AnyForwardWork):
     """A tile of a problem: what it needs, and how much of it there is."""
 
     problem: ConvProblem
@@ -69,11 +67,6 @@ class Work(shape.AnyWork):
         )
 
     @property
-    def channels(self) -> int:
-        """The number of channels that are summed."""
-        return self.problem.first_shape[1]
-
-    @property
     def sums(self) -> int:
         """The sums of a thread."""
         return self.tile.at_once * -(-self.tile.outputs // 8) * 4
@@ -83,28 +76,11 @@ class Work(shape.AnyWork):
         return 32 * self.tile.warps
 
     @property
-    def _stride(self) -> Pair:
-        return (1, 1) if self.problem.direction == INPUT_GRAD else self.problem.stride
-
-    @property
-    def _padding(self) -> tuple[int, int]:
-        p = self.problem
-        if p.direction != INPUT_GRAD:
-            return p.padding
-        y, x = (d * (n - 1) - pad for d, n, pad in zip(p.dilation, p.weight_shape[2:], p.padding, strict=True))
-        return y, x
-
-    @property
     def shared_memory(self) -> int:
         """Bytes."""
         taps = math.prod(self.problem.weight_shape[2:])
-        patch = math.prod(shape.patch_of(self.problem, self.tile.rows, self.tile.columns, self._stride))
-        rows = taps * -(-self.tile.outputs // 8) * 8 + patch
-        return 16 * (rows * shape.pitch(self.channels) + shape.SLACK)
-
-    @property
-    def images_shape(self) -> Shape:
-        return self.problem.result_shape
+        rows = taps * -(-self.tile.outputs // 8) * 8 + math.prod(self.patch)
+        return 16 * (rows * shape.pitch(self.problem, self.channels) + shape.SLACK)
 
     @property
     def num_slices(self) -> int:
@@ -118,7 +94,7 @@ class Work(shape.AnyWork):
         outputs = -(-tile.outputs // 8)
         products = self.chunks * taps * steps * outputs
         lines = self.chunks * taps * steps * (4 + 2 * outputs / tile.at_once)
-        patch = math.prod(shape.patch_of(p, tile.rows, tile.columns, self._stride))
+        patch = math.prod(self.patch)
         copies = patch * -(-self.channels // 8) * 16 / shape.granule(p, self.channels)
         copies += tile.rows * tile.columns * outputs * 4  # the result's stores
         resident = shape.resident(p, self.shared_memory, self.num_threads, self.sums, tile.blocks)
@@ -127,21 +103,18 @@ class Work(shape.AnyWork):
         work = self.num_tiles * self.num_slices * shape.clocks(lines, products, copies, resident)
         work += self.grid * taps * outputs * 8 * -(-self.channels // 8) * 8 / 32 * 30 / 4  # the weight
         compute = work / shape.CLOCK / shape.busy(p, self.grid, self.num_threads, resident)
-        halo = patch * self.num_slices / (tile.rows * tile.columns * math.prod(self._stride))
+        halo = patch * self.num_slices / (tile.rows * tile.columns * math.prod(self.stride))
         first, result = (2 * math.prod(each) for each in (p.first_shape, p.result_shape))
         return max(compute, (first * halo + result) / shape.BYTES_PER_SECOND) + 1e-6
 
     @property
     def macros(self) -> dict[str, int]:
-        p, tile, stride, padding = self.problem, self.tile, self._stride, self._padding
+        p, tile = self.problem, self.tile
         return {
             "DTYPE": programs.DTYPES.index(p.dtype), "CHANNELS": self.channels, "OUTPUTS": p.result_shape[1],
             "BLOCK_OUTPUTS": tile.outputs, "TILE_Y": tile.rows, "TILE_X": tile.columns, "WARPS": tile.warps,
-            "CHUNKS_AT_ONCE": tile.at_once, "TAPS_Y": p.weight_shape[2], "TAPS_X": p.weight_shape[3],
-            "STRIDE_Y": stride[0], "STRIDE_X": stride[1], "PADDING_Y": padding[0], "PADDING_X": padding[1],
-            "DILATION_Y": p.dilation[0], "DILATION_X": p.dilation[1], "INPUT_GRAD": int(p.direction == INPUT_GRAD),
-            "GRANULE": shape.granule(p, self.channels), "BIAS": int(p.bias), "RESIDUAL": int(p.residual),
-            "RELU": int(p.activation == "relu"),
+            "CHUNKS_AT_ONCE": tile.at_once, "GRANULE": shape.granule(p, self.channels), "BIAS": int(p.bias),
+            "RESIDUAL": int(p.residual), "RELU": int(p.activation == "relu"), **self.convolution,
         }  # fmt: skip
 
 
@@ -185,13 +158,9 @@ class PatchForward(Candidate[ConvProblem]):
     def prepare(self, problem: ConvProblem) -> Launch:
         p, work = problem, Work(problem, self.tile)
         name, macros = self.program(p)
-        _, bands, strips = work.cover
         ready = programs.prepare(
-            p.device, name, macros, work.grid, work.num_threads, work.shared_memory, 5,
-            slices=work.num_slices, iterations=work.iterations, num_units=work.num_tiles, strips=strips,
-            bands=bands, height=p.first_shape[2], width=p.first_shape[3], out_height=p.result_shape[2],
-            out_width=p.result_shape[3],
-        )  # fmt: skip
+            p.device, name, macros, work.grid, work.num_threads, work.shared_memory, 5, **work.geometry
+        )
 
         def run(stream: int, out: int, first: int, weight: int, bias: int, residual: int, workspace: int) -> None:
             ready(stream, first, weight, out, bias, residual)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
@@ -12,24 +13,31 @@ from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.problem import ConvProblem
+from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.shapes import Shape, numel
 
 T = TypeVar("T")
 SLACK = 8  # units of 16 bytes that are read beyond the last pixel
 REGISTERS, OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, beside its sums
 CLOCK, BYTES_PER_SECOND = 1.5e9, 2.9e12  # of a large GPU
+JOINED_PER_SECOND = 1.3e12  # bytes of parts
 _RESERVED = 1 << 10  # bytes of shared memory that a block takes for itself
 _MOST_TAPS = (7, 5)  # (rows, columns)
 _MOST_CHANNELS = 48 * 48  # of input times output: beyond, others are ahead
 _FEW_CHANNELS, _FEW_TAPS, _MANY_PIXELS = 32 * 32, 9, 1 << 14
-_NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
+_MOST_CHANNELS_OF_A_SIDE = 64  # in float32: where both have more, tensor cores are ahead
+_MOST_TAPS_FLOAT32 = 49
+NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 _WARPS = 10  # keep a multiprocessor busy
 _LATENCY, _INSTRUCTIONS = 1500, 20  # clocks of a tile, from memory; of a copy
 
 
 def supports(problem: ConvProblem) -> bool:
-    """16 bits, no groups, several taps, few channels, pairs of which lie at multiples of four bytes."""
+    """16 bits, no groups, few channels, pairs of which lie at multiples of four bytes.
+
+    Of one tap only where channels are no multiples of eight: otherwise it is a product of matrices as they lie in
+    memory, which libraries do best.
+    """
     p = problem
     outputs, inputs, *taps = p.weight_shape
     return (
@@ -37,8 +45,24 @@ def supports(problem: ConvProblem) -> bool:
         and p.dtype in (dtypes.float16, dtypes.bfloat16)
         and outputs % 2 == inputs % 2 == 0
         and outputs * inputs <= _MOST_CHANNELS
-        and math.prod(taps) > 1
+        and (math.prod(taps) > 1 or outputs % 8 > 0 or inputs % 8 > 0)
         and all(number <= most for number, most in zip(taps, _MOST_TAPS, strict=True))
+        and p.alignment >= 4
+        and all(0 < numel(each) < 2**31 for each in (p.input_shape, p.weight_shape, p.output_shape))
+        and programs.is_available(p.device)
+    )
+
+
+def supports_float32(problem: ConvProblem) -> bool:
+    """Float32 of which all bits count, no groups, few channels of the input or the output."""
+    p = problem
+    outputs, inputs, *taps = p.weight_shape
+    return (
+        p.groups == 1
+        and p.dtype is dtypes.float32
+        and p.precision == "highest"
+        and min(outputs, inputs) <= _MOST_CHANNELS_OF_A_SIDE
+        and math.prod(taps) <= _MOST_TAPS_FLOAT32
         and p.alignment >= 4
         and all(0 < numel(each) < 2**31 for each in (p.input_shape, p.weight_shape, p.output_shape))
         and programs.is_available(p.device)
@@ -57,14 +81,14 @@ def is_best_guess(problem: ConvProblem) -> bool:
     )
 
 
-def pitch(channels: int) -> int:
+def pitch(problem: ConvProblem, channels: int) -> int:
     """The distance of pixels in shared memory, in units of 16 bytes."""
-    return -(-channels // 8) | 1
+    return -(-channels * problem.dtype.itemsize // 16) | 1
 
 
 def granule(problem: ConvProblem, *channels: int) -> int:
     """Bytes that are copied at once, of pixels and shares of them with so many channels."""
-    return math.gcd(*(2 * n for n in channels), problem.alignment, 16)
+    return math.gcd(*(problem.dtype.itemsize * n for n in channels), problem.alignment, 16)
 
 
 def patch_of(problem: ConvProblem, rows: int, columns: int, stride: Pair) -> tuple[int, int]:
@@ -156,6 +180,61 @@ class AnyWork(abc.ABC):
         return self.parts * self.num_slices
 
 
+class AnyForwardWork(AnyWork):
+    """Of a forward, or of an input's gradient with stride 1, which is one over the gradient."""
+
+    @property
+    def channels(self) -> int:
+        """The number of channels that are summed."""
+        return self.problem.first_shape[1]
+
+    @property
+    def stride(self) -> Pair:
+        return (1, 1) if self.problem.direction == INPUT_GRAD else self.problem.stride
+
+    @property
+    def padding(self) -> Pair:
+        p = self.problem
+        if p.direction != INPUT_GRAD:
+            return p.padding
+        y, x = (d * (n - 1) - pad for d, n, pad in zip(p.dilation, p.weight_shape[2:], p.padding, strict=True))
+        return y, x
+
+    @property
+    def patch(self) -> tuple[int, int]:
+        """Rows and columns of the pixels that a tile's taps meet."""
+        return patch_of(self.problem, self.tile.rows, self.tile.columns, self.stride)
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """The numbers that the kernel takes."""
+        (_, _, height, width), (_, _, out_height, out_width) = self.source_shape, self.images_shape
+        _, bands, strips = self.cover
+        return {
+            "slices": self.num_slices, "iterations": self.iterations, "num_units": self.num_tiles, "strips": strips,
+            "bands": bands, "height": height, "width": width, "out_height": out_height, "out_width": out_width,
+        }  # fmt: skip
+
+    @property
+    def source_shape(self) -> Shape:
+        """(N, C, H, W) of the images that are read."""
+        return self.problem.first_shape
+
+    @property
+    def images_shape(self) -> Shape:
+        return self.problem.result_shape
+
+    @property
+    def convolution(self) -> dict[str, int]:
+        """Macros of the taps."""
+        p, stride, padding = self.problem, self.stride, self.padding
+        return {
+            "TAPS_Y": p.weight_shape[2], "TAPS_X": p.weight_shape[3], "STRIDE_Y": stride[0], "STRIDE_X": stride[1],
+            "PADDING_Y": padding[0], "PADDING_X": padding[1], "DILATION_Y": p.dilation[0], "DILATION_X": p.dilation[1],
+            "INPUT_GRAD": int(p.direction == INPUT_GRAD),
+        }  # fmt: skip
+
+
 def varied(ranked: Iterable[tuple[object, T, int]]) -> list[T]:
     """Return the tiles worth trying: the first of each launch, and a few of as many pixels.
 
@@ -170,7 +249,23 @@ def varied(ranked: Iterable[tuple[object, T, int]]) -> list[T]:
             launches.add(launch)
             found[pixels] += 1
             tiles.append(tile)
-    return tiles[:_NUM_TILES]
+    return tiles[:NUM_TILES]
+
+
+def in_a_row(problem: ConvProblem, images: Shape) -> Shape:
+    """Images (N, C, H, W) as one that has a single row, where each pixel stands alone."""
+    number, channels, height, width = images
+    return (1, channels, 1, number * height * width) if problem.is_flat else images
+
+
+def areas(problem: ConvProblem) -> list[tuple[int, int]]:
+    """Rows and columns of tiles for multiply-adds."""
+    images = problem.output_shape if problem.direction == WEIGHT_GRAD else problem.result_shape
+    _, _, height, width = in_a_row(problem, images)
+    if problem.is_flat:
+        return [(1, columns) for columns in (32, 64, 128, 256, 512)]
+    rows = {min(n, height) for n in (2, 4, 8, 16)}
+    return list(itertools.product(sorted(rows), sorted(sizes(width, 64, 8))))
 
 
 def sizes(length: int, most: int, unit: int) -> set[int]:

@@ -24,7 +24,6 @@ from genesis.shapes import Shape, numel
 NAME = "patch_weight_grad"
 _MOST_CHANNELS = 256  # of input or output
 _MOST_SUMS = 128  # that a thread keeps
-_JOINED_PER_SECOND = 1.3e12  # bytes of parts, on a large GPU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +108,8 @@ class Work(shape.AnyWork):
     def shared_memory(self) -> int:
         """Bytes."""
         pixels, patch = self.tile.rows * self.tile.columns, math.prod(self.patch)
-        units = pixels * shape.pitch(self.tile.outputs) + patch * shape.pitch(self.tile.inputs) + 2 * shape.SLACK
+        of_pixel, of_input = (shape.pitch(self.problem, n) for n in (self.tile.outputs, self.tile.inputs))
+        units = pixels * of_pixel + patch * of_input + 2 * shape.SLACK
         others = self.num_warps * self.sums * 128 if self.tile.splits > 1 else 0
         return max(16 * units, others)
 
@@ -152,7 +152,7 @@ class Work(shape.AnyWork):
         work = self.num_tiles * self.num_slices * shape.clocks(lines, products, copied, resident)
         compute = work / shape.CLOCK / shape.busy(p, self.grid, self.num_threads, resident)
         halo = (pixels * tile.outputs + patch * tile.inputs) / (pixels * (tile.outputs + tile.inputs))
-        joined = 8 * self.parts * numel(p.weight_shape) / _JOINED_PER_SECOND
+        joined = 8 * self.parts * numel(p.weight_shape) / shape.JOINED_PER_SECOND
         return max(compute, p.bytes * halo / shape.BYTES_PER_SECOND) + joined + 3e-6
 
     @property

@@ -16,7 +16,7 @@ from genesis.settings import override
 
 
 def test_device_is_shown_from_level_1(capsys: pytest.CaptureFixture[str]) -> None:
-    properties = Properties("Some GPU", 90, 132, 232448, 140 << 30)
+    properties = Properties("Some GPU", 90, 132, 232448, 140 << 30, 50 << 20)
     debug.show_device(1, properties)
     assert capsys.readouterr().err == ""
     with override(debug=1):

@@ -21,10 +21,13 @@ REFERENCE = 1.5  # seconds, to compile it
 
 
 class Fake(Candidate):
-    """Takes so many seconds to build, and so many milliseconds to run."""
+    """Takes so many seconds to build, and so many milliseconds to run: alone, and in a graph if one can hold it."""
 
-    def __init__(self, name: str, seconds: float, milliseconds: float, *, is_right: bool = True) -> None:
+    def __init__(
+        self, name: str, seconds: float, milliseconds: float, *, is_right: bool = True, in_graph: float | None = None
+    ) -> None:
         self.name, self.seconds, self.milliseconds, self.is_right = name, seconds, milliseconds, is_right
+        self.in_graph = in_graph
         self.is_ready_made = seconds < 0.1
 
     def supports(self, problem: ConvProblem) -> bool:
@@ -47,6 +50,9 @@ class Bench:
 
     now = 0.0
     measured: list[Candidate]
+    has_graphs = False  # are they possible?
+    compared: list[list[str]]  # by graphs, in each comparison
+    again: list[str]  # measured once more, alone
     references: set[str]  # compiled, one for each direction
     on_disk: set[object]
 
@@ -56,13 +62,28 @@ class Bench:
     @classmethod
     def start(cls) -> None:
         cls.now, cls.measured, cls.references, cls.on_disk = 0.0, [], set(), set()
+        cls.has_graphs, cls.compared, cls.again = False, [], []
 
     def milliseconds(self, built: Built, best: float) -> float:
         assert isinstance(built.candidate, Fake)
         if built.candidate not in Bench.measured:
             Bench.measured.append(built.candidate)
+        else:
+            Bench.again.append(built.candidate.name)
         Bench.now += 12e-3 * built.candidate.milliseconds
         return built.candidate.milliseconds
+
+    def replayed(self, builts: Sequence[Built], milliseconds: float) -> list[float | None] | None:
+        """The device is slower each time, as after a pause."""
+        if not Bench.has_graphs:
+            return None
+        names, found = [], []
+        for built in builts:
+            assert isinstance(built.candidate, Fake)
+            names.append(built.candidate.name)
+            found.append(built.candidate.in_graph)
+        Bench.compared.append(names)
+        return [None if each is None else each * (1 + len(Bench.compared)) for each in found]
 
     def error(self, built: Built) -> float:
         assert isinstance(built.candidate, Fake)

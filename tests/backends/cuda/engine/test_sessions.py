@@ -215,6 +215,9 @@ def test_who_wins_when_times_are_close(fakes: FakeFamily, monkeypatch: pytest.Mo
         def milliseconds(self, built: bench.Built, best: float) -> float:
             return times[built.candidate.name.removeprefix("fake/")].pop(0)
 
+        def replayed(self, builts: list[bench.Built], milliseconds: float) -> None:
+            return None
+
         def error(self, built: bench.Built) -> float:
             return 1.0 if built.candidate.name == "fake/wrong" else 0.0
 

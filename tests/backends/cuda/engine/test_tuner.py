@@ -6,23 +6,29 @@ import dataclasses
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+import genesis
 from genesis import dtypes
 from genesis.backends.backend import Backend
+from genesis.backends.cuda.engine import rounds
 from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.engine.candidate import Family
 from genesis.backends.cuda.engine.tuner import Contest, Outcome
 from genesis.backends.cuda.launch import triton as launch
 from genesis.backends.cuda.ops.conv import families
+from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.runtime import capturing
+from tests.backends.cuda.engine import fake_tuner
 from tests.backends.cuda.engine.fake_tuner import PROBLEM, Bench, Fake, FakeFamily, cudnn, install, ours, share_out
 
-Tune = Callable[[list[Family], float], Outcome | None]
+Tune = Callable[..., Outcome | None]
 
 
 @pytest.fixture
@@ -30,9 +36,10 @@ def tune(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
     """What a contest of these families finds in so many seconds."""
     install(monkeypatch)
 
-    def run(given: list[Family], seconds: float) -> Outcome:
+    def run(given: list[Family], seconds: float, has_graphs: bool = False) -> Outcome:
         monkeypatch.setattr(families, "FAMILIES", tuple(given))
         Bench.start()
+        Bench.has_graphs = has_graphs
         return share_out([Contest(CONV, PROBLEM, 1 << 20)], seconds).get(PROBLEM)
 
     yield run
@@ -146,3 +153,122 @@ def test_references_of_all_sizes_are_compiled_once(simulated: Backend, monkeypat
             CONV.prepare_reference(dataclasses.replace(problem, direction=direction))
     names = [name for name, *_ in compiled]  # type: ignore[misc]
     assert sorted(names) == ["_conv_kernel", "_conv_weight_grad_kernel", "_sum_splits_kernel"]
+
+
+class Decision(NamedTuple):
+    """Milliseconds of each candidate, alone and in a graph; who wins, with which figure, and who was compared."""
+
+    times: list[tuple[float, float | None]]
+    winner: int
+    milliseconds: float
+    compared: list[list[int]]
+    again: list[int] = []  # measured alone once more, and then again
+    wrong: tuple[int, ...] = ()
+
+
+DECISIONS = {
+    "a graph against a lone run": Decision([(0.010, 0.009), (0.012, 0.008)], 1, 0.010 * 8 / 9, [[0, 1]]),
+    "of the same opinion": Decision([(0.012, 0.009), (0.010, 0.008)], 1, 0.010, [[1, 0]]),
+    "too far behind": Decision([(0.010, 0.009), (0.0126, 0.001)], 0, 0.010, []),
+    "alone": Decision([(0.010, 0.009)], 0, 0.010, []),
+    "long": Decision([(1.0, 0.9), (1.09, 0.8)], 1, 1.0 * 8 / 9, [[0, 1]]),
+    "long, and too far behind": Decision([(1.0, 0.9), (1.11, 0.1)], 0, 1.0, []),
+    "no graph can hold it": Decision(
+        [(0.010, 0.009), (0.0105, None), (0.011, 0.008)], 2, 0.010 * 8 / 9, [[0, 1, 2]], [0, 1]
+    ),
+    "no graph can hold the best": Decision([(0.010, None), (0.011, 0.005)], 0, 0.010, [[0, 1]], [0, 1]),
+    "wrong": Decision([(0.010, 0.009), (0.011, 0.001), (0.012, 0.008)], 2, 0.010 * 8 / 9, [[0, 1, 2]], [], (1,)),
+    "wrong, and the fastest alone": Decision([(0.001, 0.001), (0.010, 0.009)], 1, 0.010, [], [], (0,)),
+    "eight at most": Decision(
+        [(0.010 + i * 1e-4, 0.009 - i * 1e-4) for i in range(9)], 7, 0.010 * 83 / 90, [[*range(8)]]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_graphs_decide_between_those_that_are_close(tune: Tune, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    times, winner, milliseconds, compared, again, wrong = DECISIONS[name]
+    monkeypatch.setattr(rounds, "_AT_A_TIME", len(times))
+    given = [
+        Fake(f"cudnn/{i}", 0.01, alone, in_graph=in_graph, is_right=i not in wrong)
+        for i, (alone, in_graph) in enumerate(times)
+    ]
+    outcome = tune([FakeFamily("cudnn", len(times), given)], 100, has_graphs=True)
+    assert name_of(outcome) == f"cudnn/{winner}"
+    assert outcome is not None
+    assert outcome.milliseconds == pytest.approx(milliseconds, rel=1e-12)
+    assert Bench.compared == [[f"cudnn/{i}" for i in each] for each in compared]
+    assert Bench.again == [f"cudnn/{i}" for i in again] * 2, "turn by turn"
+
+
+# Worth compilers, which make the reference at once and not at the end.
+TO_COMPILE = FakeFamily("wgmma", 1, [Fake(f"wgmma/{i}", 0.1, 9.0) for i in range(4)])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nobody_is_compared_twice_but_the_best(tune: Tune, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """And figures of several visits are one order, though the device is slower in each."""
+    monkeypatch.setattr(fake_tuner, "REFERENCE", 0.0)
+    monkeypatch.setattr(rounds, "_AT_A_TIME", 4)
+    draw = random.Random(seed)
+    given = [
+        Fake(f"cudnn/{i}", 0.09, draw.uniform(0.0100, 0.0124), in_graph=draw.uniform(0.005, 0.010)) for i in range(30)
+    ]
+    outcome = tune([FakeFamily("cudnn", 4, given), TO_COMPILE], 100, has_graphs=True)
+    known = {each.name: each.in_graph for each in given}
+    met: set[str] = set()
+    assert len(Bench.compared) >= 3
+    for names in Bench.compared:
+        first, *fresh = names if met else ("", *names)
+        if met:
+            assert first == min(met, key=known.__getitem__)
+        assert met.isdisjoint(fresh)
+        met.update(fresh)
+    assert met == set(known)
+    assert name_of(outcome) == min(known, key=known.__getitem__)
+    assert Bench.again == []
+    assert outcome is not None
+    assert outcome.milliseconds <= min(each.milliseconds for each in given)
+
+
+def test_one_that_is_far_faster_needs_no_comparison(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_tuner, "REFERENCE", 0.0)
+    monkeypatch.setattr(rounds, "_AT_A_TIME", 3)
+    times = [(0.010, 0.009), (0.011, 0.008), *[(1.0, 1.0)] * 3, (0.004, 0.003), (0.0045, 0.002)]
+    given = [Fake(f"cudnn/{i}", 0.09, alone, in_graph=in_graph) for i, (alone, in_graph) in enumerate(times)]
+    assert name_of(tune([FakeFamily("cudnn", 4, given), TO_COMPILE], 100, has_graphs=True)) == "cudnn/6"
+    assert Bench.compared == [["cudnn/0", "cudnn/1"], ["cudnn/5", "cudnn/6"]]
+
+
+def test_long_ones_are_timed_again_only_if_the_fastest_is_another(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_tuner, "REFERENCE", 0.0)
+    monkeypatch.setattr(rounds, "_AT_A_TIME", 3)
+    alone = [1.0, 1.05, 3.0, 3.0, 3.0, 1.04, 1.02, 3.0, 0.98, 3.0]
+    given = [Fake(f"cudnn/{i}", 0.09, each) for i, each in enumerate(alone)]
+    assert name_of(tune([FakeFamily("cudnn", 4, given), TO_COMPILE], 100)) == "cudnn/8"
+    first, last = ["cudnn/0", "cudnn/1"], ["cudnn/0", "cudnn/8", "cudnn/6", "cudnn/5"]
+    assert Bench.again == [*first * 2, *last * 2]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_graphs_decide_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[float | None]] = []
+    replayed = ConvBench.replayed
+
+    def told_of(self: ConvBench, builts: list[Built], milliseconds: float) -> list[float | None] | None:
+        found = replayed(self, builts, milliseconds)
+        assert found is not None, "there is memory, and nobody is capturing"
+        told.append(found)
+        return found
+
+    monkeypatch.setattr(ConvBench, "replayed", told_of)
+    problem = ConvProblem("forward", (8, 64, 28, 28), (128, 64, 1, 1), dtype=dtypes.bfloat16)
+    contest = Contest(CONV, problem, 64 << 20)
+    rounds.share_out([contest], time.monotonic() + 20, lambda contest: None)
+    assert contest.outcome is not None
+    times = [each for found in told for each in found]
+    assert len(times) >= 2
+    assert all(each is not None and 0.0005 < each < 0.1 for each in times), "a graph can hold each of them"
+    assert not capturing.underway
+    genesis.cuda.synchronize()

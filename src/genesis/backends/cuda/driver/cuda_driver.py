@@ -378,6 +378,7 @@ class _Device:
                 multiprocessor_count=self._ask(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
                 max_shared_memory=self._ask(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
                 total_memory=int(_check(cu.cuDeviceTotalMem(self.handle), "cuDeviceTotalMem")),
+                l2_cache=self._ask(attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
             )
             show_device(self._index, self._properties)
         return self._properties

@@ -42,6 +42,7 @@ class Properties:
     multiprocessor_count: int
     max_shared_memory: int  # bytes per block, opt-in
     total_memory: int
+    l2_cache: int  # bytes
 
 
 class Signature(NamedTuple):

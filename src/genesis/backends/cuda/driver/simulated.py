@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 _ALIGNMENT = 512
+_L2_CACHE = 1 << 20  # bytes: little, as tensors are on it
 
 
 class SimulatedDriver:
@@ -59,7 +60,7 @@ class SimulatedDriver:
     def properties(self, device: int) -> Properties:
         if not 0 <= device < self._num_devices:
             raise DeviceError(f"cuda: expected a device below {self._num_devices}, got {device}")
-        return Properties("simulated", 90, 4, 232448, self.total_memory)
+        return Properties("simulated", 90, 4, 232448, self.total_memory, _L2_CACHE)
 
     def memory_info(self, device: int) -> tuple[int, int]:
         return self.total_memory - self._used[device], self.total_memory

@@ -1,6 +1,7 @@
 """How long a candidate takes on operands in memory, and whether its result is right.
 
-The device's caches are overwritten before each run, so that what is measured is an op whose operands come from memory.
+A lone run is timed after the device's caches have been overwritten, so that its operands come from memory: quick, and
+exact enough to tell who is slow. replays.py compares those that are close.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ import abc
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Generic, NamedTuple
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.engine import replays
 from genesis.backends.cuda.engine.candidate import Candidate, Launch, P
+from genesis.backends.cuda.engine.replays import Operand
 from genesis.backends.cuda.runtime import array, memory, streams
 from genesis.backends.cuda.runtime.memory import Storage
+from genesis.errors import OutOfMemoryError
 
 # Bytes, more than any cache of a device holds, and how often they are written: meanwhile the run gets into the queue.
 _FLUSHED, _FLUSHES = 128 << 20, 2
@@ -54,8 +59,8 @@ class Bench(abc.ABC, Generic[P]):
 
     @property
     @abc.abstractmethod
-    def addresses(self) -> tuple[int, int, int, int, int]:
-        """Addresses of the results and operands, in the order of Launch."""
+    def operands(self) -> tuple[Operand, ...]:
+        """The five results and operands, in the order of Launch."""
 
     @abc.abstractmethod
     def error(self, built: Built[P]) -> float:
@@ -86,12 +91,36 @@ class Bench(abc.ABC, Generic[P]):
             self._worked = time.monotonic()
         return statistics.median(times)
 
+    def replayed(self, builts: Sequence[Built[P]], milliseconds: float) -> list[float | None] | None:
+        """Milliseconds of each as it runs in practice, to compare with each other: see replays.py.
+
+        Args:
+            milliseconds: of the slowest, about.
+        Returns: None for those that no graph can hold; None alone: they are long, or memory is short, or somebody is
+            capturing, or the device is none whose time counts.
+        """
+        device, launches = self.problem.device, replays.num_launches(milliseconds)
+        if self._flushed is None or launches < 2 or not replays.is_possible(device):
+            return None
+        try:
+            self._wake(streams.current_handle(device))
+            sets = replays.copies(self.operands, self.problem.bytes, launches, device)
+            if sets is None:
+                return None
+            contenders = [replays.Contender(each.launch, each.workspace) for each in builts]
+            return replays.milliseconds(contenders, sets, launches, device)
+        except (KernelError, OutOfMemoryError):
+            return None
+        finally:
+            self._worked = time.monotonic()
+
     def run(self, built: Built[P]) -> Storage | None:
         """On the current stream. Returns: its scratch memory."""
         device = self.problem.device
         stream = streams.current_handle(device)
         workspace = memory.allocate(built.workspace, device, stream) if built.workspace else None
-        built.launch(stream, *self.addresses, 0 if workspace is None else workspace.pointer)
+        addresses = replays.addresses_of(self.operands)
+        built.launch(stream, *addresses, 0 if workspace is None else workspace.pointer)
         return workspace
 
     def run_anew(self, built: Built[P], *results: array.DeviceArray) -> Storage | None:

@@ -11,11 +11,12 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple
 
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.driver.deferred import NotCompiledYet, Ticket
+from genesis.backends.cuda.engine import replays
 from genesis.backends.cuda.engine.bench import Bench, Built, build
 from genesis.backends.cuda.engine.builders import Builders
 from genesis.backends.cuda.engine.candidate import Candidate, P
@@ -24,7 +25,9 @@ from genesis.backends.cuda.engine.problem import Problem
 from genesis.backends.cuda.runtime import memory
 from genesis.errors import OutOfMemoryError
 
-_CLOSE, _MOST_CLOSE = 1.1, 4  # times the best, and candidates: these are timed again
+_SHORT = 0.03  # milliseconds: a lone run of a kernel that takes less is timed less exactly
+_CLOSE_IF_SHORT, _CLOSE = 1.25, 1.1  # times the best: these are compared
+_MOST_CLOSE = 8  # candidates
 _SLOW = 2.0  # seconds that a candidate which builds slowly may take: it is not begun when there is less time
 _WINDOW = 16  # candidates of a problem among which the next one is chosen
 _FIRST_READY_MADE = 4  # of a family that needs no compiler
@@ -37,7 +40,7 @@ class Outcome(Generic[P]):
 
     problem: P
     candidate: Candidate[P]
-    milliseconds: float
+    milliseconds: float  # of a lone run, as it is timed for all problems: see Contest._figure
     error: float  # of the result, as the op's bench tells it: relative L2 distance from float64, for one
     workspace: int
     complete: bool  # False: the time was up before the last candidate
@@ -52,11 +55,12 @@ Progress = Callable[[Problem, int, int], None]  # candidates done, candidates in
 
 
 class _Timed(NamedTuple, Generic[P]):
-    """A candidate, how long it took, and its error where that is known."""
+    """A candidate, how long it took, and what is known of it besides."""
 
     built: Built[P]
-    milliseconds: float
-    error: float | None
+    milliseconds: float  # of a lone run
+    error: float | None = None
+    compared: float | None = None  # its time as a multiple of the first one's that was ever compared
 
 
 class Contest(Generic[P]):
@@ -88,7 +92,6 @@ class Contest(Generic[P]):
         self._lacking: set[Candidate[P]] = set()  # those that needed a compiler after all
         self._blocked: Ticket | None = None  # what a visit lacked
         self._front: list[_Timed[P]] = []  # the fastest few, the first of which is right once there is a reference
-        self._decided: list[_Timed[P]] = []  # the fastest when that was last decided
         self._asked_reference = self._has_reference = False
         self._fastest: dict[str, float] = {}  # milliseconds, by family
         self._done = 0
@@ -259,15 +262,14 @@ class Contest(Generic[P]):
             self._has_reference = True
 
     def _conclude(self, bench: Bench[P]) -> None:
-        """Check the fastest, and if it is another than it was, whether it is the fastest."""
+        """Check the fastest, and decide whether it is the fastest."""
         if not self._may_check:
             return
         self._check_first(bench)
         self._postpone_the_hopeless()
-        del self._front[_MOST_CLOSE:]
-        if self._front[:1] != self._decided:
+        if self._front:
             self._decide(bench)
-            self._decided = self._front[:1]
+        del self._front[_MOST_CLOSE:]
 
     def _measure(self, bench: Bench[P], candidate: Candidate[P]) -> None:
         if candidate not in self._built:
@@ -277,7 +279,7 @@ class Contest(Generic[P]):
                 self._lacking.add(candidate)
                 return
         built = self._built[candidate]
-        best = self._front[0].milliseconds if self._front else math.inf
+        best = self._figure(self._front[0]) if self._front else math.inf
         milliseconds = None if built is None else bench.milliseconds(built, best)
         index = self._waiting.index(candidate)
         self._num_basics -= index < self._num_basics
@@ -285,8 +287,8 @@ class Contest(Generic[P]):
         if built is not None and milliseconds is not None:
             family = candidate.family
             self._fastest[family] = min(milliseconds, self._fastest.get(family, math.inf))
-            front = [*self._front, _Timed(built, milliseconds, None)]
-            self._front = sorted(front, key=lambda each: each.milliseconds)
+            self._front = [*self._front, _Timed(built, milliseconds)]
+            self._sort()
         self._done += 1
         if self._progress is not None:
             self._progress(self.problem, self._done, self._done + len(self._waiting))
@@ -302,33 +304,87 @@ class Contest(Generic[P]):
                 self._front[0] = self._front[0]._replace(error=error)
             else:
                 del self._front[0]
+                self._sort()
 
     def _postpone_the_hopeless(self) -> None:
         """Families that are far behind come last, with the slow ones."""
         if self._front:
-            limit = _FAR_BEHIND * self._front[0].milliseconds
+            limit = _FAR_BEHIND * self._figure(self._front[0])
             hopeless = {family for family, milliseconds in self._fastest.items() if milliseconds > limit}
             self._waiting.sort(key=lambda each: each.builds_slowly or each.family in hopeless)
 
     def _decide(self, bench: Bench[P]) -> None:
-        """Time those again, turn by turn, that are too close to tell apart."""
-        close = [each for each in self._front if each.milliseconds <= _CLOSE * self._front[0].milliseconds]
-        if len(close) < 2:
-            return
-        rounds = [[bench.milliseconds(each.built, math.inf) for each in close] for _ in range(2)]
-        again = [
-            each._replace(milliseconds=statistics.median([each.milliseconds, *filter(None, more)]))
-            for each, *more in zip(close, *rounds, strict=True)
-        ]
-        self._front = sorted(again + self._front[len(close) :], key=lambda each: each.milliseconds)
-        self._check_first(bench)  # one that was behind it may now be ahead of the one that is right
+        """Compare with the best what lone runs cannot tell from it, and has not been compared yet."""
+        best = min(each.milliseconds for each in self._front if each.error is not None)
+        limit = best * (_CLOSE_IF_SHORT if best < _SHORT else _CLOSE)
+        reigning = min((each for each in self._front if each.compared is not None), key=_compared, default=None)
+        if reigning is not None and reigning.milliseconds > _CLOSE_IF_SHORT * limit:  # it needs no comparison to lose
+            self._front, reigning = [each._replace(compared=None) for each in self._front], None
+        if reigning is self._front[0] and replays.num_launches(best) < 2:
+            return  # of long kernels, lone runs tell the fastest well enough, and more of them take their time
+        fresh = [each for each in self._front if each.compared is None and each.milliseconds <= limit]
+        rivals = [*([] if reigning is None else [reigning]), *fresh[:_MOST_CLOSE]]
+        if fresh and len(rivals) > 1:
+            others = [each for each in self._front if each not in (*rivals, *fresh)]
+            self._front = [*self._told_apart(bench, rivals), *others]
+            self._sort()
+            self._check_first(bench)  # one that was behind it may now be ahead of the one that is right
+
+    def _told_apart(self, bench: Bench[P], rivals: Sequence[_Timed[P]]) -> list[_Timed[P]]:
+        """Compare rivals: by replays, and where that is not possible, by more lone runs, turn by turn.
+
+        Only ratios to the first are kept: figures of another visit, when the device may be slower, are no measure.
+        """
+        slowest = max(each.milliseconds for each in rivals)
+        replayed = bench.replayed([each.built for each in rivals], slowest)
+        if replayed is None or replayed[0] is None:
+            replayed = [None] * len(rivals)
+        alone = [i for i, milliseconds in enumerate(replayed) if milliseconds is None]
+        if alone and alone[0] != 0:
+            alone.insert(0, 0)
+        rounds = [{i: bench.milliseconds(rivals[i].built, math.inf) for i in alone} for _ in range(2)]
+        told = list(rivals)
+        for i in alone:
+            again = [rivals[i].milliseconds, *filter(None, (each[i] for each in rounds))]
+            told[i] = rivals[i]._replace(milliseconds=statistics.median(again))
+        unit = 1.0 if rivals[0].compared is None else rivals[0].compared
+        for i, milliseconds in enumerate(replayed):
+            first = replayed[0]
+            if milliseconds is not None and first is not None:
+                ratio = milliseconds / first
+            else:
+                ratio = told[i].milliseconds / max(told[0].milliseconds, 1e-9)
+            told[i] = told[i]._replace(compared=unit * ratio)
+        return told
+
+    def _sort(self) -> None:
+        self._front = sorted(self._front, key=self._figure)
+
+    def _figure(self, timed: _Timed[P]) -> float:
+        """Milliseconds of a lone run, by which candidates are ordered, and which outcomes tell.
+
+        Of those that were compared, it is that of the one whose lone run was the fastest, times the ratio of the two.
+        So replays decide, and all figures are of one kind: of a network's problems, of candidates that were compared
+        and that were not, and those in stores, where an import keeps the faster entry.
+        """
+        if timed.compared is None:
+            return timed.milliseconds
+        known = [each for each in self._front if each.compared is not None] or [timed]
+        fastest = min(known, key=lambda each: each.milliseconds)
+        return fastest.milliseconds * (timed.compared / _compared(fastest))
 
     def _told(self, winner: _Timed[P]) -> Outcome[P]:
-        built, milliseconds, error = winner
-        assert error is not None
+        assert winner.error is not None
+        built = winner.built
         return Outcome(
-            self.problem, built.candidate, milliseconds, error, built.workspace, not self._waiting, self._done
-        )
+            self.problem, built.candidate, self._figure(winner), winner.error, built.workspace, not self._waiting,
+            self._done,
+        )  # fmt: skip
+
+
+def _compared(timed: _Timed[P]) -> float:
+    assert timed.compared is not None
+    return timed.compared
 
 
 AnyContest = Contest[Any]  # of whatever problem

@@ -7,6 +7,7 @@ import math
 from genesis import dtypes
 from genesis.backends.cuda.driver.debug import show_choice
 from genesis.backends.cuda.engine.bench import Bench, Built
+from genesis.backends.cuda.engine.replays import Operand
 from genesis.backends.cuda.launch.strides import reach
 from genesis.backends.cuda.launch.tiles import power_of_2
 from genesis.backends.cuda.launch.triton import launch
@@ -29,7 +30,7 @@ class AttentionBench(Bench[AttentionProblem]):
     def __init__(self, problem: AttentionProblem) -> None:
         super().__init__(problem)
         p = problem
-        self._operands = [self._drawn(*side, seed) for seed, side in enumerate((p.queries, p.keys, p.values))]
+        self._inputs = [self._drawn(*side, seed) for seed, side in enumerate((p.queries, p.keys, p.values))]
         self._results = self._new_results()
         self._expected: tuple[DeviceArray, DeviceArray] | None = None
 
@@ -42,10 +43,8 @@ class AttentionBench(Bench[AttentionProblem]):
         return array.empty(shape, dtype, device), array.empty(shape[:3], dtypes.float32, device)
 
     @property
-    def addresses(self) -> tuple[int, int, int, int, int]:
-        y, logsumexp = (each.data_pointer for each in self._results)
-        query, key, value = (each.data_pointer for each in self._operands)
-        return y, logsumexp, query, key, value
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(map(Operand, (*self._results, *self._inputs)))
 
     def error(self, built: Built[AttentionProblem]) -> float:
         """The largest relative distance of a row of y; infinite if logsumexp is further off than rounding."""

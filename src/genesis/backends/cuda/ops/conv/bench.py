@@ -11,6 +11,7 @@ import numpy as np
 from genesis import dtypes
 from genesis.backends.cuda.engine.bench import Bench, Built
 from genesis.backends.cuda.engine.candidate import Candidate
+from genesis.backends.cuda.engine.replays import Operand
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.elementwise import launch as elementwise
@@ -72,9 +73,8 @@ class ConvBench(Bench[ConvProblem]):
         self._expected: DeviceArray | None = None
 
     @property
-    def addresses(self) -> tuple[int, int, int, int, int]:
-        bias, residual = (0 if x is None else x.data_pointer for x in (self._bias, self._residual))
-        return self._out.data_pointer, self._first.data_pointer, self._second.data_pointer, bias, residual
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(map(Operand, (self._out, self._first, self._second, self._bias, self._residual)))
 
     def error(self, built: Built[ConvProblem]) -> float:
         """Its result's relative L2 distance from float64; infinite where one of them is not finite.

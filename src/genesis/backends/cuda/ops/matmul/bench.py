@@ -7,6 +7,7 @@ import math
 
 from genesis import dtypes
 from genesis.backends.cuda.engine.bench import Bench, Built
+from genesis.backends.cuda.engine.replays import Operand
 from genesis.backends.cuda.ops.elementwise import launch as elementwise
 from genesis.backends.cuda.ops.matmul.candidates import reference
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
@@ -56,11 +57,9 @@ class MatmulBench(Bench[MatmulProblem]):
         return drawn, before * dtype.itemsize
 
     @property
-    def addresses(self) -> tuple[int, int, int, int, int]:
-        bias = 0 if self._bias is None else self._bias.data_pointer
-        return (
-            self._out.data_pointer, self._x.data_pointer + self._x_start, self._y.data_pointer + self._y_start, bias, 0,
-        )  # fmt: skip
+    def operands(self) -> tuple[Operand, ...]:
+        x, y = Operand(self._x, self._x_start), Operand(self._y, self._y_start)
+        return Operand(self._out), x, y, Operand(self._bias), Operand(None)
 
     def error(self, built: Built[MatmulProblem]) -> float:
         """Its result's relative L2 distance from the exact one; of integers, infinite if any differs."""

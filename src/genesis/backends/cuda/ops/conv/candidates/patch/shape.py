@@ -181,7 +181,7 @@ class AnyWork(abc.ABC):
 
 
 class AnyForwardWork(AnyWork):
-    """Of a forward, or of an input's gradient with stride 1, which is one over the gradient."""
+    """The work of a forward, or of an input's gradient with stride 1, which is one over the gradient."""
 
     @property
     def channels(self) -> int:

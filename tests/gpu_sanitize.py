@@ -36,6 +36,7 @@ from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import Depthw
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForwardFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import PatchWeightGradFamily
+from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
@@ -164,11 +165,11 @@ def convolve_with_own_kernels() -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     own = (
         WgmmaFamily(), HaloTileFamily(), SmallCFamily(), SmallCDgradFamily(), SmallKFamily(), SubPixelDgradFamily(),
-        DepthwiseFamily(), ToeplitzFamily(), PatchForwardFamily(), PatchWeightGradFamily(),
+        DepthwiseFamily(), ToeplitzFamily(), PatchForwardFamily(), PatchWeightGradFamily(), SkinnyGemmFamily(),
     )  # fmt: skip
     weights = {
         (24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1),
-        (24, 1, 3, 3): (2, 1), (40, 1, 7, 7): (1, 1),
+        (24, 1, 3, 3): (2, 1), (40, 1, 7, 7): (1, 1), (26, 37, 1, 1): (1, 1), (24, 48, 1, 1): (1, 1),
     }  # strides; those with one channel are depthwise  # fmt: skip
     tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
     for (dtype, precision), weight in itertools.product(tolerances, weights):
@@ -179,7 +180,7 @@ def convolve_with_own_kernels() -> None:
                 (2, weight[1] * groups, 9, 8),
                 weight,
                 weights[weight],
-                (1, 1),
+                (1, 1) if weight[2] > 1 else (0, 0),
                 groups=groups,
                 dtype=dtype,
                 precision=precision,

@@ -20,6 +20,8 @@ _SOURCES = {
     "depthwise_toeplitz": "depthwise/toeplitz.cu",
     "patch_forward": "patch/forward.cu",
     "patch_weight_grad": "patch/weight_grad.cu",
+    "skinny_gemm_forward": "skinny_gemm/forward.cu",
+    "skinny_gemm_gradient": "skinny_gemm/gradient.cu",
 }
 _OPTIONS = ("-default-device",)  # lambdas run on the device, too
 _LEAST_CAPABILITY = 80  # converts float32 to bfloat16

@@ -86,7 +86,10 @@ def run(arguments: argparse.Namespace, cases: list[Case], device: str) -> int:
     gpu = torch.cuda.get_device_name() if device == "cuda" else "simulated"
     print(f"{NAME}: {gpu}")
     with compiling(device) as jobs:
-        waiting = [jobs.begin(case, chosen(case, arguments.variants)) for case in cases]
+        waiting = [
+            jobs.begin(case.problem, [each for each in chosen(case, arguments.variants) if isinstance(each, Grouped)])
+            for case in cases
+        ]
         for case, unfinished in zip(cases, waiting, strict=True):
             jobs.finish(unfinished, begin + arguments.seconds)
             began = time.monotonic()
@@ -114,12 +117,11 @@ class Jobs:
     def __init__(self, built: builders.Builders) -> None:
         self._builders = built
 
-    def begin(self, case: Case, candidates: list[Candidate[ConvProblem]]) -> set[str]:
+    def begin(self, problem: ConvProblem, candidates: list[Candidate[ConvProblem]]) -> set[str]:
         """The names of those that are not ready yet: it shrinks with time."""
-        unfinished = {each.name for each in candidates if isinstance(each, Grouped)}
+        unfinished = {each.name for each in candidates}
         for each in candidates:
-            if isinstance(each, Grouped):
-                self._builders.start(functools.partial(_prepare, each, case.problem, unfinished))
+            self._builders.start(functools.partial(_prepare, each, problem, unfinished))
         return unfinished
 
     def finish(self, unfinished: set[str], deadline: float) -> None:

@@ -38,6 +38,7 @@ from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFma
 from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGradFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForwardFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import PatchWeightGradFamily
+from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
@@ -169,11 +170,12 @@ def convolve_with_own_kernels() -> None:
     own = (
         WgmmaFamily(), HaloTileFamily(), SmallCFamily(), SmallCDgradFamily(), SmallKFamily(), SubPixelDgradFamily(),
         DepthwiseFamily(), ToeplitzFamily(), PatchForwardFamily(), PatchWeightGradFamily(), PatchFmaForwardFamily(),
-        PatchFmaWeightGradFamily(),
+        PatchFmaWeightGradFamily(), SkinnyGemmFamily(),
     )  # fmt: skip
     weights = {
         (24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1),
         (24, 1, 3, 3): (2, 1), (40, 1, 7, 7): (1, 1), (18, 10, 3, 3): (1, 1), (12, 18, 1, 1): (1, 1),
+        (26, 37, 1, 1): (1, 1),
     }  # strides; those with one channel are depthwise  # fmt: skip
     tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
     for (dtype, precision), weight in itertools.product(tolerances, weights):

@@ -42,6 +42,7 @@ from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
+from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
 from genesis.backends.cuda.ops.conv.candidates.wgmma import halo_tile as patch
 from genesis.backends.cuda.ops.conv.candidates.wgmma import weight_grad as wgmma_weight_grad
@@ -59,7 +60,9 @@ Put = Callable[[Any], Any]
 Get = Callable[[DeviceArray], torch.Tensor]
 
 _MOST_OF_LIBRARY = 2
-_COMPILED_FOR_THE_PROBLEM = (DepthwiseFamily.prefix, ToeplitzFamily.prefix, GroupedFamily.prefix)
+_COMPILED_FOR_THE_PROBLEM = (
+    DepthwiseFamily.prefix, ToeplitzFamily.prefix, GroupedFamily.prefix, SkinnyGemmFamily.prefix,
+)  # fmt: skip
 _MOST_COMPILED = 4
 _STATISTICS_BOUND = 1e-5  # of float32 sums
 _ALIKE = 4  # consecutive problems that differ in their sizes only, by multiples of 16: they share compiled kernels

@@ -19,6 +19,7 @@ from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFma
 from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGradFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForwardFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import PatchWeightGradFamily
+from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
@@ -35,7 +36,7 @@ _STATISTICS_PASS, _RESIDUAL_PASS, _EPILOGUE_PASS = StatisticsPass(), ResidualPas
 _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily()
 FAMILIES: tuple[Family[ConvProblem], ...] = (
-    _TOEPLITZ, _DEPTHWISE, SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(),
+    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(),
     PatchForwardFamily(), PatchWeightGradFamily(), PatchFmaForwardFamily(), PatchFmaWeightGradFamily(),
     CublasltFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK, _GROUPED,
 )  # fmt: skip

@@ -121,6 +121,15 @@ static ucontext_t scheduler, threads_[MOST];
 static char stacks[MOST][STACK];
 static bool is_done[MOST];
 static void __syncthreads() { swapcontext(&threads_[threadIdx.x], &scheduler); }
+// Each lane leaves its number where its neighbour finds it. Two places in turns: no one is a turn ahead.
+static float __shfl_xor_sync(unsigned, float value, int distance) {
+  static float numbers[2][MOST];
+  static int turns_of[MOST];
+  const int thread = threadIdx.x, turn = turns_of[thread]++ % 2;
+  numbers[turn][thread] = value;
+  __syncthreads();
+  return numbers[turn][thread ^ distance];
+}
 static constexpr int SHARED = 1 << 16;
 #ifdef PATCH
 alignas(16) uint4 patch[SHARED / 4];
@@ -175,6 +184,10 @@ _CALLS = {
     " (float*)addresses[3], (float*)addresses[4], geometry)",
     "patch_fma_weight_grad": "patch_fma_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
     " geometry)",
+    "skinny_gemm_forward": "skinny_gemm_forward((char*)addresses[0], (char*)addresses[1], (char*)addresses[2],"
+    " (char*)addresses[3], (char*)addresses[4], geometry)",
+    "skinny_gemm_gradient": "skinny_gemm_gradient((char*)addresses[0], (char*)addresses[1], (char*)addresses[2],"
+    " (char*)addresses[3], (char*)addresses[4], geometry)",
     "depthwise_toeplitz": "depthwise_toeplitz((u16*)addresses[0], (u16*)addresses[1], (u16*)addresses[2],"
     " (u16*)addresses[3], (u16*)addresses[4], geometry)",
 }
@@ -206,7 +219,8 @@ def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
         path, source = Path(folder), programs.source(name)
         (path / "conversions.cuh").write_text(_CONVERSIONS)
         (path / "instructions.cuh").write_text(_INSTRUCTIONS)
-        headers = [*source.parent.glob("*.cuh"), source.parent.parent / "overlap.cuh"]
+        shared = (source.parent.parent / name for name in ("overlap.cuh", "channels.cuh"))
+        headers = [*source.parent.glob("*.cuh"), *shared]
         for each in (source, *headers):
             (path / each.name).write_text(each.read_text().replace('"../', '"'))
         (path / "host.cpp").write_text(_HOST)

@@ -22,6 +22,8 @@ _SOURCES = {
     "patch_weight_grad": "patch/weight_grad.cu",
     "patch_fma_forward": "patch/fma_forward.cu",
     "patch_fma_weight_grad": "patch/fma_weight_grad.cu",
+    "skinny_gemm_forward": "skinny_gemm/forward.cu",
+    "skinny_gemm_gradient": "skinny_gemm/gradient.cu",
 }
 _OPTIONS = ("-default-device",)  # lambdas run on the device, too
 _LEAST_CAPABILITY = 80  # converts float32 to bfloat16

@@ -17,6 +17,7 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -32,19 +33,6 @@ from genesis.backends.cuda.ops.attention.bench import AttentionBench
 from genesis.backends.cuda.ops.attention.forward import Flash
 from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.ops.conv import families
-from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
-from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFmaForwardFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGradFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForwardFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import PatchWeightGradFamily
-from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
-from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
-from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
-from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
-from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelDgradFamily
-from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
-from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import HaloTileFamily
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.random import launch as random
@@ -55,7 +43,7 @@ from tests.conformance import fuzz
 from tests.conformance.fuzz import OPS
 from tests.cuda.test_custom_op import square
 
-_MOST_TRIALS = 4  # candidates of a family: they differ in tiles, and each is compiled
+_MOST_TRIALS = 3  # candidates of a family: they differ in tiles, and each is compiled
 
 
 def draw_numbers() -> None:
@@ -165,52 +153,55 @@ def launch_kernels_of_users() -> None:
             importlib.import_module(f"examples.kernels.{path.stem}").check()
 
 
-def convolve_with_own_kernels() -> None:
+def convolve_in_float32() -> None:
+    convolve_with_own_kernels(dtypes.float32, "highest", 1e-5)
+
+
+def convolve_in_rounded_float32() -> None:
+    convolve_with_own_kernels(dtypes.float32, "high", 4e-3)
+
+
+def convolve_in_bfloat16() -> None:
+    convolve_with_own_kernels(dtypes.bfloat16, "highest", 0.02)
+
+
+def convolve_with_own_kernels(dtype: dtypes.DType, precision: str, tolerance: float) -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
-    own = (
-        WgmmaFamily(), HaloTileFamily(), SmallCFamily(), SmallCDgradFamily(), SmallKFamily(), SubPixelDgradFamily(),
-        DepthwiseFamily(), ToeplitzFamily(), PatchForwardFamily(), PatchWeightGradFamily(), PatchFmaForwardFamily(),
-        PatchFmaWeightGradFamily(), SkinnyGemmFamily(),
-    )  # fmt: skip
     weights = {
-        (24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1),
-        (24, 1, 3, 3): (2, 1), (40, 1, 7, 7): (1, 1), (18, 10, 3, 3): (1, 1), (12, 18, 1, 1): (1, 1),
-        (26, 37, 1, 1): (1, 1),
+        (24, 16, 3, 3): 2, (3, 16, 3, 3): 2, (8, 3, 5, 5): 2, (64, 64, 3, 3): 1, (24, 1, 3, 3): 2, (40, 1, 7, 7): 1,
+        (18, 10, 3, 3): 1, (12, 18, 1, 1): 1, (26, 37, 1, 1): 1,
     }  # strides; those with one channel are depthwise  # fmt: skip
-    tolerances = {(dtypes.float32, "highest"): 1e-5, (dtypes.float32, "high"): 4e-3, (dtypes.bfloat16, "highest"): 0.02}
-    for (dtype, precision), weight in itertools.product(tolerances, weights):
-        groups = weight[0] if weight[1] == 1 else 1
-        for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
-            problem = ConvProblem(
-                direction,
-                (2, weight[1] * groups, 9, 8),
-                weight,
-                weights[weight],
-                (0, 0) if weight[2:] == (1, 1) else (1, 1),
-                groups=groups,
-                dtype=dtype,
-                precision=precision,
-            )
-            first, second = (
-                random.randn(shape, seed, dtype)
-                for seed, shape in enumerate((problem.first_shape, problem.second_shape))
-            )
-            found = {
-                candidate.name: convolve(problem, candidate, first, second)
-                for family in own
-                for candidate in itertools.islice(family.trials(problem), _MOST_TRIALS)
-            }
-            if direction == FORWARD:
-                both = dataclasses.replace(problem, statistics=True)
-                found |= {
-                    f"{candidate.name} with statistics": convolve(both, candidate, first, second)
-                    for candidate in CONV.candidates(both)
-                    if families.gives_statistics(both) and type(candidate) is not WithPass
-                }
-            expected = convolve(problem, families.reference(problem), first, second)
-            for name, result in found.items():
-                distance = abs(result - expected).max()
-                assert distance <= tolerances[dtype, precision] * abs(expected).max(), f"{name}: {problem}: {distance}"
+    found = {}
+    for (weight, stride), direction in itertools.product(weights.items(), (FORWARD, INPUT_GRAD, WEIGHT_GRAD)):
+        groups, padding = weight[0] if weight[1] == 1 else 1, 0 if weight[2] == 1 else 1
+        problem = ConvProblem(
+            direction, (2, weight[1] * groups, 9, 8), weight, (stride, stride), (padding, padding), groups=groups,
+            dtype=dtype, precision=precision,
+        )  # fmt: skip
+        found[problem] = [*candidates(problem), (problem, families.reference(problem))]
+    with ThreadPoolExecutor() as compilers:  # one after the other, they would take most of the time
+        list(compilers.map(lambda each: each[1].prepare(each[0]), itertools.chain(*found.values())))
+    for problem, ways in found.items():
+        operands = (problem.first_shape, problem.second_shape)
+        first, second = (random.randn(shape, seed, dtype) for seed, shape in enumerate(operands))
+        *results, expected = (convolve(way, candidate, first, second) for way, candidate in ways)
+        for (_, candidate), result in zip(ways, results, strict=False):
+            distance = abs(result - expected).max()
+            assert distance <= tolerance * abs(expected).max(), f"{candidate.name}: {problem}: {distance}"
+
+
+def candidates(problem: ConvProblem) -> list[tuple[ConvProblem, Candidate[ConvProblem]]]:
+    """Some of each family, and all that find statistics, with the problem that each computes."""
+    found = [
+        (problem, candidate)
+        for family in families.FAMILIES
+        if family.prefix not in ("cublaslt", "cudnn")
+        for candidate in itertools.islice(family.trials(problem), _MOST_TRIALS)
+    ]
+    both = dataclasses.replace(problem, statistics=True)
+    if problem.direction == FORWARD and families.gives_statistics(both):
+        found += [(both, each) for each in CONV.candidates(both) if type(each) is not WithPass]
+    return found
 
 
 def convolve(problem: ConvProblem, candidate: Candidate, *operands: DeviceArray) -> np.ndarray:
@@ -232,7 +223,9 @@ STEPS: dict[str, Callable[[], None]] = {
         grow_and_go_back,
         infer_with_packed_weights,
         launch_kernels_of_users,
-        convolve_with_own_kernels,
+        convolve_in_float32,
+        convolve_in_rounded_float32,
+        convolve_in_bfloat16,
         train_fused_convolutions,
     )
 }

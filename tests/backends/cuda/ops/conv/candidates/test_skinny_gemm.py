@@ -151,9 +151,10 @@ def test_the_choice(
 ) -> None:
     """Names lead back to what is tried, the guess first; it differs in what a block has, and covers all there is."""
     problem, family = _problem(case, dtype, direction), SkinnyGemmFamily()
-    choice = family.variants(problem)
+    choice = family.trials(problem)
     assert 6 <= len(choice) == len({candidate.name for candidate in choice}) <= 10
-    assert next(iter(CONV.candidates(problem))).name == choice[0].name
+    if family.variants(problem):
+        assert next(iter(CONV.candidates(problem))).name == choice[0].name
     works = []
     for candidate in choice:
         restored = family.named(problem, candidate.name)
@@ -170,22 +171,27 @@ def test_the_choice(
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype", "precision", "is_guess"),
+    ("case", "dtype", "precision", "direction", "is_guess"),
     [
-        ((512, 64, 1, 64), dtypes.float32, "highest", True),
-        ((513, 64, 1, 64), dtypes.float32, "highest", False),
-        ((256, 64, 1, 64), dtypes.float32, "high", True),
-        ((257, 64, 1, 64), dtypes.float32, "high", False),
-        ((256, 64, 1, 64), dtypes.bfloat16, "highest", True),
-        ((257, 64, 1, 64), dtypes.bfloat16, "highest", False),
-        ((256, 2048, 1, 1000), dtypes.bfloat16, "highest", False),
+        ((1024, 72, 1, 72), dtypes.float32, "highest", FORWARD, True),
+        ((1025, 128, 1, 128), dtypes.float32, "highest", FORWARD, False),
+        ((64, 2016, 1, 224), dtypes.float32, "highest", WEIGHT_GRAD, True),
+        ((1, 2048, 1, 1000), dtypes.float32, "highest", WEIGHT_GRAD, False),
+        ((256, 64, 1, 64), dtypes.float32, "high", FORWARD, True),
+        ((257, 64, 1, 64), dtypes.float32, "high", FORWARD, False),
+        ((256, 64, 1, 64), dtypes.bfloat16, "highest", FORWARD, True),
+        ((257, 64, 1, 64), dtypes.bfloat16, "highest", FORWARD, False),
+        ((32, 2016, 1, 224), dtypes.bfloat16, "highest", FORWARD, True),
+        ((32, 2016, 1, 224), dtypes.bfloat16, "highest", WEIGHT_GRAD, False),
+        ((256, 2048, 1, 1000), dtypes.bfloat16, "highest", FORWARD, False),
     ],
     ids=str,
 )
 def test_beyond_few_pixels_others_come_first(
-    simulated: Backend, on_a_large_gpu: None, case: tuple[int, ...], dtype: DType, precision: str, is_guess: bool
-) -> None:
-    problem = _problem(case, dtype, FORWARD, precision=precision)
+    simulated: Backend, on_a_large_gpu: None, case: tuple[int, ...], dtype: DType, precision: str, direction: str,
+    is_guess: bool,
+) -> None:  # fmt: skip
+    problem = _problem(case, dtype, direction, precision=precision)
     family = SkinnyGemmFamily()
     assert family.trials(problem)
     assert bool(family.variants(problem)) == is_guess
@@ -226,8 +232,8 @@ def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> N
     assert family.trials(dataclasses.replace(fits, bias=True, residual=True, activation="relu", precision="medium"))
     others: list[dict[str, Any]] = [
         {"dtype": dtypes.float64},
-        {"input_shape": (1025, 440, 1, 1)},
-        {"input_shape": (64, 440, 4, 5)},
+        {"input_shape": (4097, 440, 1, 1)},
+        {"input_shape": (64, 440, 8, 9)},
         {"input_shape": (64, 440, 3, 3), "stride": (2, 2)},
         {"padding": (1, 1)},
         {"input_shape": (64, 440, 3, 3), "weight_shape": (110, 440, 3, 3)},

@@ -19,7 +19,7 @@ from genesis.shapes import Shape, numel
 
 NAME = "patch_fma_weight_grad"
 _MOST_SUMS = 96  # that a thread keeps of a tile
-_MOST_TERMS = 128  # that are added up one after the other
+_WHOLE, _MOST_TERMS = 28, 128  # that may be one chain of additions; of a part of more
 _MOST_PARTS = 1 << 28  # bytes
 
 
@@ -70,13 +70,18 @@ class Work(shape.AnyWork):
             and (tile.outputs % tile.thread_outputs == 0 or tile.outputs == outputs)
             and (tile.inputs % tile.thread_inputs == 0 or tile.inputs == inputs)
             and tile.columns % tile.splits == 0
-            and tile.rows * tile.columns // tile.splits <= _MOST_TERMS
+            and self.chain <= max(_WHOLE, min(_MOST_TERMS, p.num_terms // 2))
             and self.sums <= _MOST_SUMS
             and self.num_threads <= 512
             and self.num_threads * (self.registers + shape.OTHER_REGISTERS) <= shape.REGISTERS
             and self.shared_memory <= driver.get().properties(p.device).max_shared_memory
             and self.workspace <= _MOST_PARTS
         )
+
+    @property
+    def chain(self) -> int:
+        """Terms that a thread adds up one after the other, of a tile."""
+        return min(self.tile.rows * self.tile.columns, self.problem.num_terms) // self.tile.splits
 
     @property
     def sums(self) -> int:

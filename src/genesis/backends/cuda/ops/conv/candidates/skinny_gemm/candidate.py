@@ -14,12 +14,15 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.shape import Tile, Work, num_pixels, promising
-from genesis.backends.cuda.ops.conv.problem import FORWARD, ConvProblem
+from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
 
-_MOST_PIXELS, _MOST_ELEMENTS = 1024, 1 << 28  # of the problem; of an operand
-_FEW_PIXELS, _FEW_FLOPS = 256, 10**8  # not yet measured: beyond, tensor cores are ahead
-_FEW_PIXELS_EXACT, _FEW_FLOPS_EXACT = 512, 4 * 10**8  # where all bits of float32 count
+_MOST_PIXELS, _MOST_ELEMENTS = 4096, 1 << 28  # of the problem; of an operand
+
+# Of guesses, as benchmarks/bench_few_pixels.py measured on an H100.
+_FEW_PIXELS, _FEW_FLOPS, _FEW_FLOPS_WEIGHT_GRAD = 256, 3 * 10**7, 10**7
+_FEW_PIXELS_EXACT, _FEW_FLOPS_EXACT = 1024, 2 * 10**8  # where all bits of float32 count
+_FEW_WEIGHTS = 1 << 19  # of whose gradient: to write more takes longer than to compute it
 
 
 class SkinnyGemmFamily(Family[ConvProblem]):
@@ -81,9 +84,13 @@ driver.forget_on_switch(_promising.cache_clear)
 
 def _is_best_guess(problem: ConvProblem) -> bool:
     """Are the pixels and products so few that all other kernels are behind?"""
-    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
-    pixels, flops = (_FEW_PIXELS_EXACT, _FEW_FLOPS_EXACT) if exact else (_FEW_PIXELS, _FEW_FLOPS)
-    return num_pixels(problem) <= pixels and problem.flops <= flops
+    is_weight_grad = problem.direction == WEIGHT_GRAD
+    if problem.dtype is dtypes.float32 and problem.precision == "highest":
+        pixels, flops = _FEW_PIXELS_EXACT, _FEW_FLOPS_EXACT
+    else:
+        pixels, flops = _FEW_PIXELS, _FEW_FLOPS_WEIGHT_GRAD if is_weight_grad else _FEW_FLOPS
+    is_small = num_pixels(problem) <= pixels and problem.flops <= flops
+    return is_small and not (is_weight_grad and numel(problem.weight_shape) > _FEW_WEIGHTS)
 
 
 def _supports(problem: ConvProblem) -> bool:

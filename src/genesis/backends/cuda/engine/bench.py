@@ -27,7 +27,8 @@ from genesis.errors import OutOfMemoryError
 _FLUSHED, _FLUSHES = 128 << 20, 2
 _MOST_RUNS = 12
 _LONG_ENOUGH = 10.0  # milliseconds for the runs of one candidate
-_HOPELESS = 2.0  # times the best: measured once is enough
+_HOPELESS = 2.0  # times the best: measured twice is enough
+_LEAST_RUNS = 3  # otherwise: one that something else delayed, by milliseconds, does not count then
 _IDLE, _WAKING = 0.1, 0.03  # seconds: after so long without work a device may be slow, for about so long
 
 
@@ -67,7 +68,7 @@ class Bench(abc.ABC, Generic[P]):
         """How far its result is from the reference; infinite where one of them is not finite."""
 
     def milliseconds(self, built: Built[P], best: float) -> float | None:
-        """The median of a few runs; one run where it takes much longer than best. None: the device refuses it."""
+        """The median of a few runs; of two where they take much longer than best. None: the device refuses it."""
         here, device, stream = driver.get(), self.problem.device, streams.current_handle(self.problem.device)
         start, end = here.create_event(device, True), here.create_event(device, True)
         times: list[float] = []
@@ -75,7 +76,7 @@ class Bench(abc.ABC, Generic[P]):
             self._wake(stream)
             self.run(built)
             here.synchronize_stream(device, stream)
-            while len(times) < _MOST_RUNS and sum(times) < _LONG_ENOUGH and not (times and times[0] > _HOPELESS * best):
+            while len(times) < _MOST_RUNS and not _is_enough(times, best):
                 for _ in range(_FLUSHES if self._flushed is not None else 0):
                     self._flush(stream)
                 here.record_event(device, start, stream)
@@ -144,3 +145,10 @@ class Bench(abc.ABC, Generic[P]):
     def _flush(self, stream: int) -> None:
         assert self._flushed is not None
         driver.get().fill_bytes(self.problem.device, self._flushed.data_pointer, 0, self._flushed.size, stream)
+
+
+def _is_enough(times: Sequence[float], best: float) -> bool:
+    """Do these runs tell how long a candidate takes?"""
+    if len(times) >= 2 and min(times) > _HOPELESS * best:
+        return True
+    return len(times) >= _LEAST_RUNS and sum(times) >= _LONG_ENOUGH

@@ -242,15 +242,26 @@ class Data:
     def torch(
         self, dtype: torch.dtype | None = None, memory_format: torch.memory_format = torch.channels_last
     ) -> Callable[[], torch.Tensor]:
+        """The result of the last call is kept: given back to the pool, its memory would hold that of the next set's.
+
+        That memory would then stay in the cache, and never be written to the device's.
+        """
         p = self.problem
         operands = (self.input, self.weight, self.grad)
         x, w, g = (each.to(dtype or each.dtype).contiguous(memory_format=memory_format) for each in operands)
-        if p.direction == FORWARD:
-            return lambda: torch.conv2d(x, w, None, p.stride, p.padding, p.dilation, p.groups)
         wanted = (p.direction == INPUT_GRAD, p.direction == WEIGHT_GRAD, False)
         options = (p.stride, p.padding, p.dilation, False, (0, 0), p.groups, wanted)
-        backward = torch.ops.aten.convolution_backward
-        return lambda: backward(g, x, w, None, *options)[wanted.index(True)]
+        kept: list[torch.Tensor] = []
+
+        def call() -> torch.Tensor:
+            if p.direction == FORWARD:
+                result = torch.conv2d(x, w, None, p.stride, p.padding, p.dilation, p.groups)
+            else:
+                result = torch.ops.aten.convolution_backward(g, x, w, None, *options)[wanted.index(True)]
+            kept[:] = [result]
+            return result
+
+        return call
 
     def candidate(self, launch: Callable[..., None], workspace: torch.Tensor) -> Callable[[], None]:
         first = self.input if self.problem.direction == FORWARD else self.grad

@@ -5,8 +5,9 @@
     python benchmarks/bench_few_channels.py --seconds 60      as many as that suffices for
 
 Times are the tuner's: the median of some runs, each after the caches have been overwritten, launches included. Beside
-the patches' trials are the first candidates of each other family, the libraries' among them. Compilers run in threads
-while others are measured. A candidate of patches whose error is above the tuner's bound ends the benchmark.
+the patches' trials are the first candidates of each other family, the libraries' among them. All are compiled before
+the first is timed: compilers in threads would delay its launches. A candidate of patches whose error is above the
+tuner's bound ends the benchmark.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def main() -> int:
     parser.add_argument("--float32", action="store_true", help="not bfloat16")
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
     parser.add_argument("--others", type=int, default=8, help="candidates of each other family")
-    parser.add_argument("--seconds", type=float, default=600, help="begin no convolution after that time")
+    parser.add_argument("--seconds", type=float, default=900, help="begin no convolution after that time")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     arguments = parser.parse_args()
     name, dtype = (f"{NAME}_float32", dtypes.float32) if arguments.float32 else (NAME, dtypes.bfloat16)
@@ -104,12 +105,10 @@ def main() -> int:
             if own:
                 built = [compilers.submit(build, each, problem, _MOST_WORKSPACE) for each in (*others, *own)]
                 waiting.append((problem, built))
-        for problem, futures in waiting:
+        compiled = [(problem, [future.result() for future in futures]) for problem, futures in waiting]
+        for problem, ready in compiled:
             if time.monotonic() - began > arguments.seconds:
-                for future in futures:
-                    future.cancel()
-                continue
-            ready = [future.result() for future in futures]  # nothing compiles for it while it is timed
+                break
             bench, times, fastest = ConvBench(problem), {"others": math.inf, "patches": math.inf}, {}
             for each in ready:
                 milliseconds = None if each is None else bench.milliseconds(each, math.inf)
@@ -124,7 +123,7 @@ def main() -> int:
                 if milliseconds < times[side]:
                     times[side], fastest[side] = milliseconds, each.candidate.name
             print(title(problem), *(f"{times[side] * 1e3:.1f} µs {name}" for side, name in fastest.items()), sep=" | ")
-            comparison.add(title(problem), {side: [value] for side, value in times.items()})
+            comparison.add(title(problem), {side: [value] for side, value in times.items() if value < math.inf})
     comparison.finish(arguments.out)
     return 0
 

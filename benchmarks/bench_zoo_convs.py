@@ -23,6 +23,7 @@ import math
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -91,6 +92,8 @@ _TINY = (
 def main() -> int:
     arguments = parse()
     if arguments.dry_run:
+        if arguments.out == RESULTS:
+            arguments.out = Path(tempfile.mkdtemp())  # it is no result
         with override(cuda="simulated"):
             return run(arguments, list(cases(_TINY, ["fp32"], DIRECTIONS)), "cpu")
     chosen = list(cases(stored(), arguments.dtypes, arguments.directions))

@@ -215,6 +215,11 @@ def test_gradients_of_gradients(name: str, options: dict[str, Any], packed: str)
 def test_autocast_computes_what_pytorch_computes(name: str, options: dict[str, Any], packed: bool) -> None:
     mine, other = (layer.float() for layer in pair(name, **options))
     x = np.random.default_rng(0).standard_normal((4, 3, 4)).astype("float32")
+    try:
+        with torch.autocast("cpu"):
+            other(torch.tensor(x))
+    except RuntimeError as error:  # an LSTM in bfloat16, without AVX-512
+        pytest.skip(f"PyTorch has none for this processor: {str(error)[:60]}")
     results = []
     for library, layer, packing in ((genesis, mine, rnn), (torch, other, their_rnn)):
         with library.autocast("cpu"), warnings.catch_warnings():

@@ -15,10 +15,11 @@ from genesis.backends.cuda.ops.conv.candidates.grouped import shape as grouped_s
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import shape as plain_shapes
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFmaForwardFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGradFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForwardFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import PatchWeightGradFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.candidate import PatchFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFmaForward
+from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGrad
+from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForward
+from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import PatchWeightGrad
 from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
@@ -35,10 +36,10 @@ _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _STATISTICS_PASS, _RESIDUAL_PASS, _EPILOGUE_PASS = StatisticsPass(), ResidualPass(), EpiloguePass()
 _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily()
+_PATCHES = map(PatchFamily, (PatchForward, PatchWeightGrad, PatchFmaForward, PatchFmaWeightGrad))
 FAMILIES: tuple[Family[ConvProblem], ...] = (
     _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(),
-    PatchForwardFamily(), PatchWeightGradFamily(), PatchFmaForwardFamily(), PatchFmaWeightGradFamily(),
-    CublasltFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK, _GROUPED,
+    *_PATCHES, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, WgmmaFamily(), _FALLBACK, _GROUPED,
 )  # fmt: skip
 
 

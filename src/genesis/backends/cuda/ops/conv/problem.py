@@ -8,6 +8,7 @@ channels and sizes, kernel sizes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 
@@ -52,7 +53,7 @@ class ConvProblem:
     def epilogue(self) -> Epilogue:
         return Epilogue(self.bias, self.residual, self.activation, self.statistics)
 
-    @property
+    @functools.cached_property
     def output_shape(self) -> Shape:
         """(N, K, P, Q): of the forward's result, and of the gradient that the other two directions start from."""
         sizes = (

@@ -17,15 +17,10 @@ from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.patch import forward, weight_grad
-from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForward, PatchForwardFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import (
-    NAME,
-    PatchWeightGrad,
-    PatchWeightGradFamily,
-    Tile,
-    Work,
-)
+from genesis.backends.cuda.ops.conv.candidates.patch import forward
+from genesis.backends.cuda.ops.conv.candidates.patch.candidate import PatchFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.forward import PatchForward
+from genesis.backends.cuda.ops.conv.candidates.patch.weight_grad import NAME, PatchWeightGrad, Tile, Work
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from tests.backends.cuda.ops.conv.candidates import against_float64
@@ -131,9 +126,9 @@ def _drawn(seed: int) -> tuple[ConvProblem, PatchForward | PatchWeightGrad] | No
     problem = _problem(case, draw.choice(DTYPES), direction, alignment=alignment, **epilogue)
     tiles: list[PatchForward] | list[PatchWeightGrad]
     if direction == WEIGHT_GRAD:
-        tiles = [PatchWeightGrad(tile) for tile in weight_grad._tiles(problem)]
+        tiles = [PatchWeightGrad(tile) for tile in PatchWeightGrad.tiles(problem)]
     else:
-        tiles = [PatchForward(tile) for tile in forward._tiles(problem)]
+        tiles = [PatchForward(tile) for tile in PatchForward.tiles(problem)]
     possible = [each for each in tiles if each.supports(problem)]
     return (problem, draw.choice(possible)) if possible else None
 
@@ -160,7 +155,7 @@ def test_unaligned_operands(cuda: Backend, on_host: None, put: Callable[[Any], A
 def test_the_choice(simulated: Backend, on_a_large_gpu: None, shape: Any) -> None:
     """Names lead back to what is tried, which fits a multiprocessor and covers all that there is."""
     problem = _of_network(shape, 32)
-    family = PatchWeightGradFamily()
+    family = PatchFamily(PatchWeightGrad)
     choice = family.trials(problem)
     assert len({candidate.name for candidate in choice}) == len(choice) >= 6
     is_guess = next(iter(CONV.candidates(problem))).name == choice[0].name
@@ -168,7 +163,7 @@ def test_the_choice(simulated: Backend, on_a_large_gpu: None, shape: Any) -> Non
     for candidate in choice:
         restored = family.named(problem, candidate.name)
         assert isinstance(restored, PatchWeightGrad)
-        work = Work(problem, restored.tile)
+        work = restored.work(problem)
         assert restored.name == candidate.name
         assert work.parts * work.iterations >= work.num_tiles
         assert work.num_threads <= 512
@@ -178,7 +173,7 @@ def test_the_choice(simulated: Backend, on_a_large_gpu: None, shape: Any) -> Non
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[0][0] <= 64], ids=str)
 def test_the_choice_of_the_forward(simulated: Backend, on_a_large_gpu: None, shape: Any, direction: str) -> None:
     problem = _of_network(shape, 32, direction)
-    family = PatchForwardFamily()
+    family = PatchFamily(PatchForward)
     choice = family.trials(problem)
     assert bool(choice) == (direction == FORWARD or shape[3] == 1)
     is_guess = next(iter(CONV.candidates(problem))).family == forward.NAME
@@ -187,7 +182,7 @@ def test_the_choice_of_the_forward(simulated: Backend, on_a_large_gpu: None, sha
     for candidate in choice:
         restored = family.named(problem, candidate.name)
         assert isinstance(restored, PatchForward)
-        work = forward.Work(problem, restored.tile)
+        work = restored.work(problem)
         assert restored.name == candidate.name
         assert work.parts * work.iterations >= work.num_tiles
 
@@ -195,12 +190,12 @@ def test_the_choice_of_the_forward(simulated: Backend, on_a_large_gpu: None, sha
 @pytest.mark.parametrize("name", ["4x16", "3x16 k18 c18 s1 b2", "4x12 k18 c18 s1 b2", "4x16 k18 c18 s0 b2", "x"])
 def test_names_of_no_tile(simulated: Backend, on_a_large_gpu: None, name: str) -> None:
     problem = _of_network(SHAPES[0], 2)
-    candidate = PatchWeightGradFamily().named(problem, f"{NAME}/{name}")
+    candidate = PatchFamily(PatchWeightGrad).named(problem, f"{NAME}/{name}")
     assert candidate is None or not candidate.supports(problem)
 
 
 def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> None:
-    family = PatchWeightGradFamily()
+    family = PatchFamily(PatchWeightGrad)
     fits = _of_network(SHAPES[0], 2)
     assert family.trials(fits)
     others: list[dict[str, Any]] = [
@@ -220,7 +215,7 @@ def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> N
 
 
 def test_without_a_gpu_others_compute(simulated: Backend) -> None:
-    assert not PatchWeightGradFamily().trials(_of_network(SHAPES[0], 2))
+    assert not PatchFamily(PatchWeightGrad).trials(_of_network(SHAPES[0], 2))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
@@ -254,7 +249,7 @@ def test_on_a_gpu(gpu: Backend, case: int, dtype: Any) -> None:
 def test_choice_on_a_gpu(gpu: Backend, shape: Any) -> None:
     for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
         problem = _of_network(shape, 4, direction)
-        for candidate in (*PatchForwardFamily().trials(problem), *PatchWeightGradFamily().trials(problem)):
+        for candidate in (*PatchFamily(PatchForward).trials(problem), *PatchFamily(PatchWeightGrad).trials(problem)):
             _check_on_gpu(problem, candidate)
 
 

@@ -18,8 +18,9 @@ from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.patch import fma_forward, fma_weight_grad
-from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFmaForward, PatchFmaForwardFamily
-from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGrad, PatchFmaWeightGradFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.candidate import PatchCandidate, PatchFamily
+from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFmaForward
+from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGrad
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from tests.backends.cuda.ops.conv.candidates import against_float64
@@ -108,9 +109,9 @@ def _drawn(seed: int) -> tuple[ConvProblem, Candidate[ConvProblem]] | None:
     problem = against_float64.problem_of(direction, case, dtypes.float32, alignment=alignment, **epilogue)
     tiles: list[Candidate[ConvProblem]]
     if direction == WEIGHT_GRAD:
-        tiles = [PatchFmaWeightGrad(tile) for tile in fma_weight_grad._tiles(problem)]
+        tiles = [PatchFmaWeightGrad(tile) for tile in PatchFmaWeightGrad.tiles(problem)]
     else:
-        tiles = [PatchFmaForward(tile) for tile in fma_forward._tiles(problem)]
+        tiles = [PatchFmaForward(tile) for tile in PatchFmaForward.tiles(problem)]
     draw.shuffle(tiles)
     possible = next((each for each in tiles if each.supports(problem)), None)
     return None if possible is None else (problem, possible)
@@ -131,19 +132,15 @@ def test_random_problems_on_the_host(
 def test_the_choice(simulated: Backend, on_a_large_gpu: None, shape: Any, direction: str) -> None:
     """Names lead back to what is tried, which covers all that there is."""
     problem = _of_network(shape, direction)
-    family = PatchFmaWeightGradFamily() if direction == WEIGHT_GRAD else PatchFmaForwardFamily()
+    family = PatchFamily(PatchFmaWeightGrad) if direction == WEIGHT_GRAD else PatchFamily(PatchFmaForward)
     choice = family.trials(problem)
     is_few = direction == WEIGHT_GRAD or problem.first_shape[1] <= 96
     assert bool(choice) == (is_few and (direction != INPUT_GRAD or shape[4] == 1))
     assert len({candidate.name for candidate in choice}) == len(choice)
     for candidate in choice:
         restored = family.named(problem, candidate.name)
-        assert isinstance(restored, PatchFmaForward | PatchFmaWeightGrad)
-        work = (
-            fma_weight_grad.Work(problem, restored.tile)
-            if isinstance(restored, PatchFmaWeightGrad)
-            else fma_forward.Work(problem, restored.tile)
-        )
+        assert isinstance(restored, PatchCandidate)
+        work = restored.work(problem)
         assert restored.name == candidate.name
         assert work.parts * work.iterations >= work.num_tiles
         assert work.num_threads <= 512
@@ -154,19 +151,19 @@ def test_the_choice(simulated: Backend, on_a_large_gpu: None, shape: Any, direct
 @pytest.mark.parametrize("name", ["4x16", "3x16 m2 n18 l1 a1 b2", "4x12 m5 n8 l1 a1 b2", "4x16 m0 n4 l1 a1 b2", "x"])
 def test_names_of_no_tile(simulated: Backend, on_a_large_gpu: None, name: str) -> None:
     problem = _of_network(SHAPES[0], FORWARD)
-    candidate = PatchFmaForwardFamily().named(problem, f"{fma_forward.NAME}/{name}")
+    candidate = PatchFamily(PatchFmaForward).named(problem, f"{fma_forward.NAME}/{name}")
     assert candidate is None or not candidate.supports(problem)
 
 
 @pytest.mark.parametrize("thread", ["t4x2x4 s2", "t4x3x4 s3", "t4x3x4 s0"])
 def test_names_of_no_weight_gradient(simulated: Backend, on_a_large_gpu: None, thread: str) -> None:
     problem = _of_network(SHAPES[0], WEIGHT_GRAD)
-    candidate = PatchFmaWeightGradFamily().named(problem, f"{fma_weight_grad.NAME}/4x16 k18 c18 {thread} b2")
+    candidate = PatchFamily(PatchFmaWeightGrad).named(problem, f"{fma_weight_grad.NAME}/4x16 k18 c18 {thread} b2")
     assert candidate is None or not candidate.supports(problem)
 
 
 def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> None:
-    families = (PatchFmaForwardFamily(), PatchFmaWeightGradFamily())
+    families = (PatchFamily(PatchFmaForward), PatchFamily(PatchFmaWeightGrad))
     fits = _of_network(SHAPES[0], FORWARD)
     assert families[0].trials(fits)
     assert families[1].trials(dataclasses.replace(fits, direction=WEIGHT_GRAD))
@@ -187,8 +184,8 @@ def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> N
 
 
 def test_without_a_gpu_others_compute(simulated: Backend) -> None:
-    assert not PatchFmaForwardFamily().trials(_of_network(SHAPES[0], FORWARD))
-    assert not PatchFmaWeightGradFamily().trials(_of_network(SHAPES[0], WEIGHT_GRAD))
+    assert not PatchFamily(PatchFmaForward).trials(_of_network(SHAPES[0], FORWARD))
+    assert not PatchFamily(PatchFmaWeightGrad).trials(_of_network(SHAPES[0], WEIGHT_GRAD))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
@@ -217,7 +214,10 @@ def test_on_a_gpu(gpu: Backend, case: int) -> None:
 def test_choice_on_a_gpu(gpu: Backend, shape: Any) -> None:
     for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
         problem = _of_network((2, *shape[1:]), direction)
-        for candidate in (*PatchFmaForwardFamily().trials(problem), *PatchFmaWeightGradFamily().trials(problem)):
+        for candidate in (
+            *PatchFamily(PatchFmaForward).trials(problem),
+            *PatchFamily(PatchFmaWeightGrad).trials(problem),
+        ):
             _check_on_gpu(problem, candidate)
 
 

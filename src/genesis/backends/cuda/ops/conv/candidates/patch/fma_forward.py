@@ -7,16 +7,17 @@ few results for each number that is loaded, plain multiply-adds are ahead of tha
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible, numbers_in
-from genesis.backends.cuda.ops.conv.candidates import programs
+from genesis.backends.cuda.engine.candidate import numbers_in
 from genesis.backends.cuda.ops.conv.candidates.patch import shape
-from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv.candidates.patch.candidate import ForwardCandidate, varied
+from genesis.backends.cuda.ops.conv.candidates.patch.work import AnyTile, AnyWork, ForwardWork
+from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.shapes import Shape
 
 NAME = "patch_fma_forward"
@@ -24,6 +25,7 @@ _MOST_CHANNELS = 96  # that are summed: of more, tensor cores are ahead
 _WHOLE, _CHAIN = 28, 96  # terms that may be one chain of additions; of a part of more
 _MOST_FOURS = 800  # terms: sums of four of them may be one chain
 _MOST_SUMS = 64  # that a thread keeps
+_LEAST_SHARE = 16  # of the outputs, that a block has if there are so many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +56,7 @@ class Tile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work(shape.AnyForwardWork):
-    """A tile of a problem: what it needs, and how much of it there is."""
-
-    problem: ConvProblem
+class Work(ForwardWork):
     tile: Tile
 
     def is_possible(self) -> bool:
@@ -74,23 +73,23 @@ class Work(shape.AnyForwardWork):
             and self.shared_memory <= driver.get().properties(self.problem.device).max_shared_memory
         )
 
-    @property
+    @cached_property
     def num_threads(self) -> int:
         return self.tile.rows * self.tile.columns // self.tile.pixels * self.tile.lanes
 
-    @property
+    @cached_property
     def block_outputs(self) -> int:
         return self.tile.outputs * self.tile.lanes
 
-    @property
+    @cached_property
     def num_slices(self) -> int:
         return -(-self.problem.result_shape[1] // self.block_outputs)
 
-    @property
+    @cached_property
     def num_terms(self) -> int:
         return self.channels * math.prod(self.problem.weight_shape[2:])
 
-    @property
+    @cached_property
     def chain(self) -> tuple[int, int]:
         """Taps and channels that are added up one after the other."""
         _, _, taps_y, taps_x = self.problem.weight_shape
@@ -98,17 +97,17 @@ class Work(shape.AnyForwardWork):
             return taps_y * taps_x, self.channels
         if taps_y > 1 and self.channels * taps_x <= _CHAIN:
             return taps_x, self.channels
-        parts = max(-(-self.channels // _CHAIN), 2 if taps_y * taps_x == 1 else 1)
+        parts = 2 if taps_y * taps_x == 1 else 1
         return 1, -(-self.channels // parts // 4) * 4
 
-    @property
+    @cached_property
     def registers(self) -> int:
         """Registers of a thread, for sums and what it reads."""
         taps, channels = self.chain
         is_whole = taps * channels >= self.num_terms
         return self.tile.pixels * (self.tile.outputs * (1 if is_whole else 2) + 4)
 
-    @property
+    @cached_property
     def shared_memory(self) -> int:
         """Bytes."""
         of_tap = self.channels * (self.block_outputs // 4 | 1)
@@ -116,7 +115,7 @@ class Work(shape.AnyForwardWork):
         return 16 * (math.prod(self.problem.weight_shape[2:]) * of_tap + pixels)
 
     @property
-    def source_shape(self) -> Shape:
+    def read_shape(self) -> Shape:
         return shape.in_a_row(self.problem, self.problem.first_shape)
 
     @property
@@ -153,110 +152,43 @@ class Work(shape.AnyForwardWork):
 
     @property
     def macros(self) -> dict[str, int]:
-        p, tile, (taps, channels) = self.problem, self.tile, self.chain
-        return {
-            "CHANNELS": self.channels, "OUTPUTS": p.result_shape[1], "TILE_Y": tile.rows, "TILE_X": tile.columns,
+        tile, (taps, channels) = self.tile, self.chain
+        return self.common_macros | {
             "LANE_PIXELS": tile.pixels, "LANE_OUTPUTS": tile.outputs, "OUTPUT_LANES": tile.lanes,
-            "FOURS": int(tile.at_once == 4), "PART_TAPS": taps, "PART_CHANNELS": channels,
-            "GRANULE": shape.granule(p, self.channels), "WIDTH": self._width, "BIAS": int(p.bias),
-            "RESIDUAL": int(p.residual), "RELU": int(p.activation == "relu"), **self.convolution,
+            "FOURS": int(tile.at_once == 4), "PART_TAPS": taps, "PART_CHANNELS": channels, "WIDTH": self._width,
         }  # fmt: skip
 
 
-class PatchFmaForwardFamily(Family[ConvProblem]):
-    prefix = NAME
+class PatchFmaForward(ForwardCandidate):
+    kernel, tile_type, work_type = NAME, Tile, Work
 
-    def variants(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
-        return self.trials(problem) if _is_best_guess(problem) else ()
+    @classmethod
+    def computes(cls, problem: ConvProblem) -> bool:
+        is_small = problem.first_shape[1] <= _MOST_CHANNELS
+        return super().computes(problem) and is_small and shape.supports_float32(problem)
 
-    def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
-        if not _supports(problem):
-            return ()
-        found = [PatchFmaForward(tile) for tile in _promising(problem)]
-        return [candidate for candidate in found if admissible(candidate, problem)]
+    @classmethod
+    def is_best_guess(cls, problem: ConvProblem) -> bool:
+        """Is the kernel ahead of all others, as measured on an H100?"""
+        outputs, inputs, *taps = problem.weight_shape
+        return min(outputs, inputs) <= 48 if math.prod(taps) == 1 else outputs * inputs <= 32 * 32
 
-    def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
-        tile = Tile.named(name.removeprefix(f"{self.prefix}/"))
-        return None if tile is None else PatchFmaForward(tile)
+    @classmethod
+    def tiles(cls, problem: ConvProblem) -> list[Tile]:
+        outputs = problem.result_shape[1]
+        shares = {share for n in range(1, 9) if (share := -(-outputs // n)) >= min(outputs, _LEAST_SHARE)}
+        threads = {
+            (pixels, of_lane, lanes)
+            for pixels, share, lanes in itertools.product((1, 2, 4, 8), shares, (1, 2, 4, 8))
+            if 8 <= pixels * (of_lane := -(-share // (4 * lanes)) * 4) <= _MOST_SUMS
+            and of_lane * lanes < share + 4 * lanes
+        }
+        ways = itertools.product(shape.areas(problem), sorted(threads), (1, 4), (2, 4))
+        return [Tile(*area, *thread, at_once, blocks) for area, thread, at_once, blocks in ways]
 
-
-class PatchFmaForward(Candidate[ConvProblem]):
-    """One tile of the kernel."""
-
-    arithmetic = FULL
-
-    def __init__(self, tile: Tile) -> None:
-        self.tile = tile
-        self.name = f"{NAME}/{tile}"
-
-    def supports(self, problem: ConvProblem) -> bool:
-        return _supports(problem) and Work(problem, self.tile).is_possible()
-
-    def fuses(self, problem: ConvProblem) -> frozenset[str]:
-        return PLAIN
-
-    def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
-        """The kernel's name, and what it is compiled with."""
-        return NAME, Work(problem, self.tile).macros
-
-    def prepare(self, problem: ConvProblem) -> Launch:
-        work = Work(problem, self.tile)
-        name, macros = self.program(problem)
-        ready = programs.prepare(
-            problem.device, name, macros, work.grid, work.num_threads, work.shared_memory, 5, **work.geometry
-        )
-
-        def run(stream: int, out: int, first: int, weight: int, bias: int, residual: int, workspace: int) -> None:
-            ready(stream, first, weight, out, bias, residual)
-
-        return run
-
-
-@functools.lru_cache(maxsize=1024)
-def _promising(problem: ConvProblem) -> list[Tile]:
-    works = (Work(problem, tile) for tile in _tiles(problem))
-    ranked = sorted((work for work in works if work.is_possible()), key=lambda work: work.seconds)
-    ways = [[work for work in ranked if work.tile.at_once == at_once] for at_once in (1, 4)]
-    most = shape.NUM_TILES // sum(map(bool, ways)) if ranked else 0
-    found = [
-        tile
-        for way in ways
-        for tile in shape.varied(
-            (dataclasses.replace(work.tile, blocks=0), work.tile, work.tile.rows * work.tile.columns) for work in way
-        )[:most]
-    ]
-    return sorted(found, key=lambda tile: Work(problem, tile).seconds)
-
-
-driver.forget_on_switch(_promising.cache_clear)
-
-
-def _tiles(problem: ConvProblem) -> list[Tile]:
-    """All that might be worth trying."""
-    shares = {-(-problem.result_shape[1] // n) for n in range(1, 9)}  # outputs of a block
-    threads = {
-        (pixels, of_lane, lanes)
-        for pixels, share, lanes in itertools.product((1, 2, 4, 8), shares, (1, 2, 4, 8))
-        if 8 <= pixels * (of_lane := -(-share // (4 * lanes)) * 4) <= _MOST_SUMS and of_lane * lanes < share + 4 * lanes
-    }
-    ways = itertools.product(shape.areas(problem), sorted(threads), (1, 4), (2, 4))
-    return [Tile(*area, *thread, at_once, blocks) for area, thread, at_once, blocks in ways]
-
-
-def _supports(problem: ConvProblem) -> bool:
-    p = problem
-    return (
-        p.direction != WEIGHT_GRAD
-        and (p.direction != INPUT_GRAD or p.stride == (1, 1))
-        and shape.supports_float32(p)
-        and p.first_shape[1] <= _MOST_CHANNELS
-        and not p.statistics
-    )
-
-
-def _is_best_guess(problem: ConvProblem) -> bool:
-    """Is it ahead of all other kernels, as measured on an H100?"""
-    outputs, inputs, *taps = problem.weight_shape
-    if math.prod(taps) == 1:
-        return problem.first_shape[1] <= _MOST_CHANNELS and min(outputs, inputs) <= 48
-    return outputs * inputs <= 32 * 32
+    @classmethod
+    def chosen(cls, ranked: Sequence[AnyWork]) -> list[AnyTile]:
+        """Half of them of each way to keep chains of additions short, if there are two."""
+        ways = [[work for work in ranked if isinstance(work, Work) and work.tile.at_once == n] for n in (1, 4)]
+        found = [tile for way in ways for tile in varied(way, 5 if all(ways) else 10, by_grid=False)]
+        return sorted(found, key=[work.tile for work in ranked].index)

@@ -57,8 +57,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
   for (int iteration = 0; iteration < g.iterations; ++iteration) {
     const int unit = block * g.iterations + iteration;
     if (unit >= g.num_units) break;
-    const int rest = unit / g.strips, image = rest / g.bands;
-    const int column = (unit - rest * g.strips) * TILE_X, row = (rest - image * g.bands) * TILE_Y;
+    const auto [image, row, column] = tile_at(unit, g.strips, g.bands);
     if (iteration > 0) __syncthreads();  // the tile before this one is read
     copy_pixels<PATCH_Y, PATCH_X, PITCH, CHANNELS_8 * 8, CHANNELS, GRANULE, NUM_THREADS>(
         pixels, first, image, row * STRIDE_Y - PADDING_Y, column * STRIDE_X - PADDING_X, g.height, g.width, 0);

@@ -6,16 +6,16 @@ Each pixel is loaded once for all taps and outputs. Libraries pad few channels, 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Sequence
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible, numbers_in
+from genesis.backends.cuda.engine.candidate import numbers_in
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.patch import shape
-from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv.candidates.patch.candidate import ForwardCandidate
+from genesis.backends.cuda.ops.conv.candidates.patch.work import ForwardWork
+from genesis.backends.cuda.ops.conv.problem import ConvProblem
 
 NAME = "patch_forward"
 _MOST_CHANNELS, _MOST_OUTPUTS = 64, 256  # that are summed, as the weight of all taps lies in shared memory
@@ -48,10 +48,7 @@ class Tile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work(shape.AnyForwardWork):
-    """A tile of a problem: what it needs, and how much of it there is."""
-
-    problem: ConvProblem
+class Work(ForwardWork):
     tile: Tile
 
     def is_possible(self) -> bool:
@@ -110,93 +107,28 @@ class Work(shape.AnyForwardWork):
     @property
     def macros(self) -> dict[str, int]:
         p, tile = self.problem, self.tile
-        return {
-            "DTYPE": programs.DTYPES.index(p.dtype), "CHANNELS": self.channels, "OUTPUTS": p.result_shape[1],
-            "BLOCK_OUTPUTS": tile.outputs, "TILE_Y": tile.rows, "TILE_X": tile.columns, "WARPS": tile.warps,
-            "CHUNKS_AT_ONCE": tile.at_once, "GRANULE": shape.granule(p, self.channels), "BIAS": int(p.bias),
-            "RESIDUAL": int(p.residual), "RELU": int(p.activation == "relu"), **self.convolution,
+        return self.common_macros | {
+            "DTYPE": programs.DTYPES.index(p.dtype), "BLOCK_OUTPUTS": tile.outputs, "WARPS": tile.warps,
+            "CHUNKS_AT_ONCE": tile.at_once,
         }  # fmt: skip
 
 
-class PatchForwardFamily(Family[ConvProblem]):
-    prefix = NAME
+class PatchForward(ForwardCandidate):
+    kernel, tile_type, work_type = NAME, Tile, Work
 
-    def variants(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
-        is_guess = problem.stride == (1, 1) and shape.is_best_guess(problem)
-        return self.trials(problem) if is_guess else ()
+    @classmethod
+    def computes(cls, problem: ConvProblem) -> bool:
+        is_small = problem.first_shape[1] <= _MOST_CHANNELS and problem.result_shape[1] <= _MOST_OUTPUTS
+        return super().computes(problem) and is_small and shape.supports(problem)
 
-    def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
-        if not _supports(problem):
-            return ()
-        found = [PatchForward(tile) for tile in _promising(problem)]
-        return [candidate for candidate in found if admissible(candidate, problem)]
+    @classmethod
+    def is_best_guess(cls, problem: ConvProblem) -> bool:
+        return problem.stride == (1, 1) and shape.is_best_guess(problem)
 
-    def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
-        tile = Tile.named(name.removeprefix(f"{self.prefix}/"))
-        return None if tile is None else PatchForward(tile)
-
-
-class PatchForward(Candidate[ConvProblem]):
-    """One tile of the kernel."""
-
-    arithmetic = FULL
-
-    def __init__(self, tile: Tile) -> None:
-        self.tile = tile
-        self.name = f"{NAME}/{tile}"
-
-    def supports(self, problem: ConvProblem) -> bool:
-        return _supports(problem) and Work(problem, self.tile).is_possible()
-
-    def fuses(self, problem: ConvProblem) -> frozenset[str]:
-        return PLAIN
-
-    def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
-        """The kernel's name, and what it is compiled with."""
-        return NAME, Work(problem, self.tile).macros
-
-    def prepare(self, problem: ConvProblem) -> Launch:
-        p, work = problem, Work(problem, self.tile)
-        name, macros = self.program(p)
-        ready = programs.prepare(
-            p.device, name, macros, work.grid, work.num_threads, work.shared_memory, 5, **work.geometry
-        )
-
-        def run(stream: int, out: int, first: int, weight: int, bias: int, residual: int, workspace: int) -> None:
-            ready(stream, first, weight, out, bias, residual)
-
-        return run
-
-
-@functools.lru_cache(maxsize=1024)
-def _promising(problem: ConvProblem) -> list[Tile]:
-    works = (Work(problem, tile) for tile in _tiles(problem))
-    ranked = sorted((work for work in works if work.is_possible()), key=lambda work: work.seconds)
-    return shape.varied(
-        (dataclasses.replace(work.tile, blocks=work.grid), work.tile, work.tile.rows * work.tile.columns)
-        for work in ranked
-    )
-
-
-driver.forget_on_switch(_promising.cache_clear)
-
-
-def _tiles(problem: ConvProblem) -> list[Tile]:
-    """All that might be worth trying."""
-    _, outputs, height, width = problem.result_shape
-    rows = {min(n, -(-height // 2) * 2) for n in (2, 4, 8, 16)}
-    shares = {*(n for n in (32, 64) if n < outputs), *([outputs] if outputs <= 64 else [])}
-    options = (sorted(rows), sorted(shape.sizes(width, 64, 8)), sorted(shares), (2, 4, 7, 8), (1, 2, 4), (2, 3, 4))
-    return [Tile(*each) for each in itertools.product(*options)]
-
-
-def _supports(problem: ConvProblem) -> bool:
-    p = problem
-    return (
-        p.direction != WEIGHT_GRAD
-        and (p.direction != INPUT_GRAD or p.stride == (1, 1))
-        and p.first_shape[1] <= _MOST_CHANNELS
-        and p.result_shape[1] <= _MOST_OUTPUTS
-        and not p.statistics
-        and shape.supports(p)
-    )
+    @classmethod
+    def tiles(cls, problem: ConvProblem) -> list[Tile]:
+        _, outputs, height, width = problem.result_shape
+        rows = {min(n, -(-height // 2) * 2) for n in (2, 4, 8, 16)}
+        shares = {*(n for n in (32, 64) if n < outputs), *([outputs] if outputs <= 64 else [])}
+        options = (sorted(rows), sorted(shape.sizes(width, 64, 8)), sorted(shares), (2, 4, 7, 8), (1, 2, 4), (2, 3, 4))
+        return [Tile(*each) for each in itertools.product(*options)]

@@ -21,6 +21,14 @@ constexpr int CHUNKS_X = TILE_X / 8, CHUNKS = TILE_Y / 2 * CHUNKS_X;  // of two 
 
 extern __shared__ uint4 patch[];
 
+struct Corner { int image, row, column; };
+
+// Where the tile of that number begins: there are so many in a row (strips) and in a column (bands) of an image.
+__device__ __forceinline__ Corner tile_at(int unit, int strips, int bands) {
+  const int rest = unit / strips, image = rest / bands;
+  return {image, (rest - image * bands) * TILE_Y, (unit - rest * strips) * TILE_X};
+}
+
 // ROWS x COLUMNS pixels from (top, left) on, and SHARE of their IN_MEMORY channels from `first` on, into shared memory;
 // zeros where there are none. So many bytes at ONCE.
 template <int ROWS, int COLUMNS, int PIXEL, int SHARE, int IN_MEMORY, int ONCE, int BLOCK_SIZE>

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import abc
-import collections
 import itertools
 import math
-from collections.abc import Iterable
-from typing import Protocol, TypeVar
 
 from genesis import dtypes
 from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.shapes import Shape, numel
 
-T = TypeVar("T")
 SLACK = 8  # units of 16 bytes that are read beyond the last pixel
 REGISTERS, OTHER_REGISTERS = 65536, 56  # of a multiprocessor; of a thread, beside its sums
 CLOCK, BYTES_PER_SECOND = 1.5e9, 2.9e12  # of a large GPU
@@ -27,7 +22,6 @@ _MOST_CHANNELS = 48 * 48  # of input times output: beyond, others are ahead
 _FEW_CHANNELS, _FEW_TAPS, _MANY_PIXELS = 32 * 32, 9, 1 << 14
 _MOST_CHANNELS_OF_A_SIDE = 64  # in float32: where both have more, tensor cores are ahead
 _MOST_TAPS_FLOAT32 = 49
-NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 _WARPS = 10  # keep a multiprocessor busy
 _LATENCY, _INSTRUCTIONS = 1500, 20  # clocks of a tile, from memory; of a copy
 
@@ -122,136 +116,6 @@ def busy(problem: ConvProblem, grid: int, num_threads: int, resident: int) -> fl
     return processors * min(1.0, grid / processors) * min(1.0, resident * num_threads / 32 / _WARPS)
 
 
-class AnyTile(Protocol):
-    """A block's share of the pixels: rows × columns; and how many blocks the grid has for each multiprocessor."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def columns(self) -> int: ...
-    @property
-    def blocks(self) -> int: ...
-
-
-class AnyWork(abc.ABC):
-    """How the pixels of a problem are shared out in tiles."""
-
-    problem: ConvProblem
-    tile: AnyTile
-
-    @property
-    @abc.abstractmethod
-    def images_shape(self) -> Shape:
-        """(N, C, H, W) of the images whose pixels they are."""
-
-    @property
-    @abc.abstractmethod
-    def num_slices(self) -> int:
-        """Blocks side by side that have all channels."""
-
-    @property
-    def chunks(self) -> int:
-        """Groups of 16 pixels of a tile."""
-        return self.tile.rows // 2 * self.tile.columns // 8
-
-    @property
-    def cover(self) -> tuple[int, int, int]:
-        """Images, tiles in a column and in a row."""
-        images, _, height, width = self.images_shape
-        return images, -(-height // self.tile.rows), -(-width // self.tile.columns)
-
-    @property
-    def num_tiles(self) -> int:
-        return math.prod(self.cover)
-
-    @property
-    def iterations(self) -> int:
-        """Tiles of a block, one after the other."""
-        processors = driver.get().properties(self.problem.device).multiprocessor_count
-        return -(-self.num_tiles // max(1, self.tile.blocks * processors // self.num_slices))
-
-    @property
-    def parts(self) -> int:
-        """Blocks that share the tiles."""
-        return -(-self.num_tiles // self.iterations)
-
-    @property
-    def grid(self) -> int:
-        return self.parts * self.num_slices
-
-
-class AnyForwardWork(AnyWork):
-    """The work of a forward, or of an input's gradient with stride 1, which is one over the gradient."""
-
-    @property
-    def channels(self) -> int:
-        """The number of channels that are summed."""
-        return self.problem.first_shape[1]
-
-    @property
-    def stride(self) -> Pair:
-        return (1, 1) if self.problem.direction == INPUT_GRAD else self.problem.stride
-
-    @property
-    def padding(self) -> Pair:
-        p = self.problem
-        if p.direction != INPUT_GRAD:
-            return p.padding
-        y, x = (d * (n - 1) - pad for d, n, pad in zip(p.dilation, p.weight_shape[2:], p.padding, strict=True))
-        return y, x
-
-    @property
-    def patch(self) -> tuple[int, int]:
-        """Rows and columns of the pixels that a tile's taps meet."""
-        return patch_of(self.problem, self.tile.rows, self.tile.columns, self.stride)
-
-    @property
-    def geometry(self) -> dict[str, int]:
-        """The numbers that the kernel takes."""
-        (_, _, height, width), (_, _, out_height, out_width) = self.source_shape, self.images_shape
-        _, bands, strips = self.cover
-        return {
-            "slices": self.num_slices, "iterations": self.iterations, "num_units": self.num_tiles, "strips": strips,
-            "bands": bands, "height": height, "width": width, "out_height": out_height, "out_width": out_width,
-        }  # fmt: skip
-
-    @property
-    def source_shape(self) -> Shape:
-        """(N, C, H, W) of the images that are read."""
-        return self.problem.first_shape
-
-    @property
-    def images_shape(self) -> Shape:
-        return self.problem.result_shape
-
-    @property
-    def convolution(self) -> dict[str, int]:
-        """Macros of the taps."""
-        p, stride, padding = self.problem, self.stride, self.padding
-        return {
-            "TAPS_Y": p.weight_shape[2], "TAPS_X": p.weight_shape[3], "STRIDE_Y": stride[0], "STRIDE_X": stride[1],
-            "PADDING_Y": padding[0], "PADDING_X": padding[1], "DILATION_Y": p.dilation[0], "DILATION_X": p.dilation[1],
-            "INPUT_GRAD": int(p.direction == INPUT_GRAD),
-        }  # fmt: skip
-
-
-def varied(ranked: Iterable[tuple[object, T, int]]) -> list[T]:
-    """Return the tiles worth trying: the first of each launch, and a few of as many pixels.
-
-    Args:
-        ranked: the most promising first: what is launched, the tile, and its pixels.
-    """
-    launches: set[object] = set()
-    found: collections.Counter[int] = collections.Counter()
-    tiles = []
-    for launch, tile, pixels in ranked:
-        if launch not in launches and found[pixels] < _OF_A_SIZE:
-            launches.add(launch)
-            found[pixels] += 1
-            tiles.append(tile)
-    return tiles[:NUM_TILES]
-
-
 def in_a_row(problem: ConvProblem, images: Shape) -> Shape:
     """Images (N, C, H, W) as one that has a single row, where each pixel stands alone."""
     number, channels, height, width = images
@@ -271,3 +135,8 @@ def areas(problem: ConvProblem) -> list[tuple[int, int]]:
 def sizes(length: int, most: int, unit: int) -> set[int]:
     """Multiples of a unit that divide a length into equal parts, or nearly."""
     return {min(-(-length // n // unit) * unit or unit, most) for n in range(1, 9)}
+
+
+def shares(channels: int, most: int) -> list[int]:
+    """Channels of a block: all of them, if they are no more than that, or a multiple of eight."""
+    return sorted({*(n for n in (32, 64) if n < channels), *([channels] if channels <= most else [])})

@@ -56,8 +56,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
   for (int iteration = 0; iteration < g.iterations; ++iteration) {
     const int unit = part * g.iterations + iteration;
     if (unit >= g.num_units) break;
-    const int rest = unit / g.strips, image = rest / g.bands;
-    const int column = (unit - rest * g.strips) * TILE_X, row = (rest - image * g.bands) * TILE_Y;
+    const auto [image, row, column] = tile_at(unit, g.strips, g.bands);
     if (iteration > 0) __syncthreads();  // the tile before this one is read
     copy_pixels<TILE_Y, TILE_X, GRAD_PITCH, BLOCK_OUTPUTS, OUTPUTS, GRAD_GRANULE, NUM_THREADS>(
         patch, grad, image, row, column, g.out_height, g.out_width, first_output);

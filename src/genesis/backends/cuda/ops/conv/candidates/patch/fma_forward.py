@@ -25,7 +25,6 @@ _MOST_CHANNELS = 96  # that are summed: of more, tensor cores are ahead
 _WHOLE, _CHAIN = 28, 96  # terms that may be one chain of additions; of a part of more
 _MOST_FOURS = 800  # terms: sums of four of them may be one chain
 _MOST_SUMS = 64  # that a thread keeps
-_LEAST_SHARE = 16  # of the outputs, that a block has if there are so many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,8 +174,7 @@ class PatchFmaForward(ForwardCandidate):
 
     @classmethod
     def tiles(cls, problem: ConvProblem) -> list[Tile]:
-        outputs = problem.result_shape[1]
-        shares = {share for n in range(1, 9) if (share := -(-outputs // n)) >= min(outputs, _LEAST_SHARE)}
+        shares = {-(-problem.result_shape[1] // n) for n in range(1, 9)}  # outputs of a block
         threads = {
             (pixels, of_lane, lanes)
             for pixels, share, lanes in itertools.product((1, 2, 4, 8), shares, (1, 2, 4, 8))

@@ -82,7 +82,7 @@ class Rank:
         """Measure a case."""
         sides = self.measured(network, batch, self.arguments.sides, alone=False)
         if self.rank == 0:
-            self.measured(network, batch, sides, alone=True)
+            self.measured(network, batch, [side for side in sides if side in self.arguments.alone], alone=True)
         self.together(None)
 
     def measured(self, network: str, batch: int, sides: list[str], alone: bool) -> list[str]:
@@ -207,7 +207,7 @@ def launched(case: Case, sides: list[str], arguments: argparse.Namespace, record
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(arguments.processes), __file__, "--cases", ":".join(map(str, case))]
     command += ["--sides", *sides, "--record", str(record), "--until", str(until), "--device", arguments.device]
-    command += ["--steps", str(arguments.steps), "--rounds", str(arguments.rounds)]
+    command += ["--alone", *arguments.alone, "--steps", str(arguments.steps), "--rounds", str(arguments.rounds)]
     environment = {"OMP_NUM_THREADS": "8", **os.environ} if arguments.device == "cuda" else None
     process = subprocess.Popen(command, env=environment)
     try:
@@ -290,7 +290,8 @@ def parse() -> argparse.Namespace:
     cases = [("resnet50", 128), ("resnet50", 32), ("unet", 16)]
     parser.add_argument("--processes", type=int, default=2, help="one for each GPU")
     parser.add_argument("--cases", nargs="*", type=case_of, default=cases, help="network:batch of each process")
-    parser.add_argument("--sides", nargs="*", default=list(SIDES[:4]), choices=SIDES)
+    parser.add_argument("--sides", nargs="*", default=SIDES[:6], choices=SIDES)
+    parser.add_argument("--alone", nargs="*", default=SIDES, choices=SIDES, help="sides to measure on one GPU as well")
     parser.add_argument("--steps", type=int, default=20, help="in a row, per measurement")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=390, help="for all cases; sides may be left out then")

@@ -1,8 +1,10 @@
 """The training loops that bench_ddp.py compares: PyTorch and Genesis, eager and compiled, on one GPU and on several.
 
 ResNet-50 or U-Net(32, 4) on random images, bfloat16 autocast, channels_last, SGD with momentum; gradients travel in
-float32, in buckets of 25 MiB, on both sides. "compiled" is Genesis with the whole step in `genesis.compile`, "graph"
-with it in a CUDA graph captured by hand, collectives included in both.
+float32, in buckets of 25 MiB, on both sides. "torch-genesis" is PyTorch's loop around `genesis.torch.compile(model)`,
+"torch-genesis-whole" with it in one graph, which Dynamo does not end where buckets of gradients end. "compiled" is
+Genesis with the whole step in `genesis.compile`, "graph" with it in a CUDA graph captured by hand, collectives included
+in both.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from torch_networks import UNet
 
 import genesis
 import genesis.nn.functional as F
+import genesis.torch
 from genesis import distributed as dist
 from genesis import nn, optim
 
@@ -52,8 +55,8 @@ NETWORKS = {
     "unet": Network(lambda: _unet(genesis.models.unet), lambda: _unet(UNet), (3, 256, 256), 21, (256, 256)),
     "tiny": Network(lambda: _tiny(nn), lambda: _tiny(torch.nn), (3, 8, 8), 10),
 }
-SIDES = ("torch", "torch-compile", "eager", "compiled", "graph")
-_WARM = 6  # steps: genesis.compile captures in the fourth
+SIDES = ("torch", "torch-compile", "torch-genesis", "torch-genesis-whole", "eager", "compiled", "graph")
+_WARM = 6  # steps: genesis.compile captures in the fourth, genesis.torch.compile replays from the third on
 
 
 class Loop:
@@ -82,22 +85,25 @@ class Loop:
 
 
 class Theirs(Loop):
-    """PyTorch's."""
+    """PyTorch's, as `side` says."""
 
-    def __init__(self, network: Network, batch: int, place: Place, compiles: bool) -> None:
+    def __init__(self, network: Network, batch: int, place: Place, side: str) -> None:
         super().__init__(network, batch, place)
         model: Any = network.theirs().to(place.of_torch).to(memory_format=torch.channels_last)
+        if side.startswith("torch-genesis"):
+            model = genesis.torch.compile(model)
         if place.is_parallel:
             devices = [place.of_torch] if place.device == "cuda" else None
             model = torch.nn.parallel.DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
         fused = True if place.device == "cuda" else None
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=fused)
-        self.model: Any = torch.compile(model) if compiles else model
+        self.model: Any = torch.compile(model) if side == "torch-compile" else model
         images = torch.randn((batch, *network.image), device=place.of_torch)
         self.images = images.to(memory_format=torch.channels_last)
         self.labels = torch.randint(0, network.num_classes, (batch, *network.labels), device=place.of_torch)
-        for _ in range(_WARM):
-            self.step()
+        with torch._dynamo.config.patch(optimize_ddp=side != "torch-genesis-whole"):
+            for _ in range(_WARM):
+                self.step()
         self.wait()
 
     def step(self) -> None:
@@ -150,5 +156,5 @@ class Mine(Loop):
 def made(side: str, network: str, batch: int, place: Place) -> Loop:
     """A side's loop, warm."""
     if side.startswith("torch"):
-        return Theirs(NETWORKS[network], batch, place, compiles=side == "torch-compile")
+        return Theirs(NETWORKS[network], batch, place, side)
     return Mine(NETWORKS[network], batch, place, side)

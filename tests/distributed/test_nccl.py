@@ -137,6 +137,52 @@ except dist.DistributedError as error:
     assert time.monotonic() - start < 10, time.monotonic() - start
     print("apart:", error)
 """
+AROUND_COMPILED = """
+import copy
+import os
+import sys
+import torch
+import torch.distributed
+from torch import nn
+import genesis.torch
+
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
+
+
+def layer(channels):
+    return nn.Conv2d(channels, 256, 3, padding=1, bias=False), nn.BatchNorm2d(256), nn.SiLU()  # smooth: no sign to flip
+
+
+torch.manual_seed(0)
+layers = *layer(16), *layer(256), *layer(256), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)
+plain = nn.Sequential(*layers).cuda().to(memory_format=torch.channels_last)
+models = plain, genesis.torch.compile(copy.deepcopy(plain)), copy.deepcopy(plain).double()
+wrapped = [nn.parallel.DistributedDataParallel(model, [rank], bucket_cap_mb=2) for model in models]
+torch._dynamo.config.optimize_ddp = sys.argv[1] == "buckets"
+for step in range(8):
+    generator = torch.Generator("cuda").manual_seed(2 * step + rank)
+    x = torch.randn(8, 16, 12, 12, device="cuda", generator=generator)
+    gradients = []
+    for model in wrapped:
+        model.zero_grad()
+        model(x.to(next(model.parameters()).dtype)).square().mean().backward()
+        gradients.append([parameter.grad.double() for parameter in model.parameters()])
+        torch.optim.SGD(model.parameters(), lr=1e-3).step()
+    for theirs, ours, exact in zip(*gradients, strict=True):
+        error, theirs = (float((x - exact).norm() / exact.norm()) for x in (ours, theirs))
+        assert error <= 2 * theirs + 1e-5, (step, exact.shape, error, theirs)
+own = torch.cat([x.detach().flatten() for x in models[1].parameters()])
+every = [torch.empty_like(own) for _ in range(2)]
+torch.distributed.all_gather(every, own)
+assert torch.equal(*every)
+graphs = genesis.torch.report(models[1]).graphs
+assert all(graph.captured for graph in graphs), graphs
+assert (len(graphs) > 1) is (sys.argv[1] == "buckets"), graphs
+torch.distributed.destroy_process_group()
+print("rank", rank, "is done")
+"""
 
 
 def run(folder: Path, text: str, *arguments: str) -> list[tuple[int, str]]:
@@ -167,6 +213,14 @@ def run(folder: Path, text: str, *arguments: str) -> list[tuple[int, str]]:
 )
 def test_two_gpus(tmp_path: Path, text: str) -> None:
     for rank, (status, said) in enumerate(run(tmp_path, BEGIN + text + END)):
+        assert status == 0, said
+        assert f"rank {rank} is done" in said
+
+
+@pytest.mark.parametrize("graphs", ["buckets", "whole"])
+def test_around_a_compiled_pytorch_model(tmp_path: Path, graphs: str) -> None:
+    """PyTorch's DistributedDataParallel; Dynamo ends graphs where the gradients' buckets end, or doesn't."""
+    for rank, (status, said) in enumerate(run(tmp_path, AROUND_COMPILED, graphs)):
         assert status == 0, said
         assert f"rank {rank} is done" in said
 

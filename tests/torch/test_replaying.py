@@ -396,3 +396,26 @@ def test_threads_of_autograd_and_grad_of_some(short: nn.Module, steps: Counter[s
     theirs = torch.autograd.grad(model(x).square().sum(), list(model.parameters())[:2])
     torch.testing.assert_close(ours, theirs)
     assert steps == {"forward": 1, "backward": 1}
+
+
+# --- DistributedDataParallel around it ---
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A group of one process, in which gradients travel in buckets so small that Dynamo ends graphs between them."""
+    monkeypatch.setattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 100)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.distributed itself
+@pytest.mark.parametrize("splits", [True, False])
+def test_data_parallel(alone: None, splits: bool, steps: Counter[str]) -> None:
+    compiled = genesis.torch.compile(Net())
+    with torch._dynamo.config.patch(optimize_ddp=splits):
+        ours, theirs = (nn.parallel.DistributedDataParallel(x, bucket_cap_mb=1e-4) for x in (compiled, Net()))
+        agree(outcome(thrice(plain), ours), outcome(thrice(plain), theirs))
+    graphs = genesis.torch.report(compiled).graphs
+    assert len(graphs) == (2 if splits else 1), graphs
+    assert all(graph.captured for graph in graphs)
+    assert (steps["forward"] > 3) is not splits  # a graph after another goes PyTorch's way

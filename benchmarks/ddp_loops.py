@@ -2,9 +2,8 @@
 
 ResNet-50 or U-Net(32, 4) on random images, bfloat16 autocast, channels_last, SGD with momentum; gradients travel in
 float32, in buckets of 25 MiB, on both sides. "torch-genesis" is PyTorch's loop around `genesis.torch.compile(model)`,
-"torch-genesis-whole" with it in one graph, which Dynamo does not end where buckets of gradients end. "compiled" is
-Genesis with the whole step in `genesis.compile`, "graph" with it in a CUDA graph captured by hand, collectives included
-in both.
+"torch-genesis-buckets" with Dynamo's graphs ended where buckets of gradients end. "compiled" is Genesis with the whole
+step in `genesis.compile`, "graph" with it in a CUDA graph captured by hand, collectives included in both.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ NETWORKS = {
     "unet": Network(lambda: _unet(genesis.models.unet), lambda: _unet(UNet), (3, 256, 256), 21, (256, 256)),
     "tiny": Network(lambda: _tiny(nn), lambda: _tiny(torch.nn), (3, 8, 8), 10),
 }
-SIDES = ("torch", "torch-compile", "torch-genesis", "torch-genesis-whole", "eager", "compiled", "graph")
+SIDES = ("torch", "torch-compile", "torch-genesis", "torch-genesis-buckets", "eager", "compiled", "graph")
 _WARM = 6  # steps: genesis.compile captures in the fourth, genesis.torch.compile replays from the third on
 
 
@@ -101,7 +100,8 @@ class Theirs(Loop):
         images = torch.randn((batch, *network.image), device=place.of_torch)
         self.images = images.to(memory_format=torch.channels_last)
         self.labels = torch.randint(0, network.num_classes, (batch, *network.labels), device=place.of_torch)
-        with torch._dynamo.config.patch(optimize_ddp=side != "torch-genesis-whole"):
+        buckets = "ddp_optimizer" if side == "torch-genesis-buckets" else True
+        with torch._dynamo.config.patch(optimize_ddp=buckets):
             for _ in range(_WARM):
                 self.step()
         self.wait()

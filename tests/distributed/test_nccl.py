@@ -160,7 +160,7 @@ layers = *layer(16), *layer(256), *layer(256), nn.AdaptiveAvgPool2d(1), nn.Flatt
 plain = nn.Sequential(*layers).cuda().to(memory_format=torch.channels_last)
 models = plain, genesis.torch.compile(copy.deepcopy(plain)), copy.deepcopy(plain).double()
 wrapped = [nn.parallel.DistributedDataParallel(model, [rank], bucket_cap_mb=2) for model in models]
-torch._dynamo.config.optimize_ddp = sys.argv[1] == "buckets"
+torch._dynamo.config.optimize_ddp = "ddp_optimizer" if sys.argv[1] == "buckets" else True
 for step in range(8):
     generator = torch.Generator("cuda").manual_seed(2 * step + rank)
     x = torch.randn(8, 16, 12, 12, device="cuda", generator=generator)

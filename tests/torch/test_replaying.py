@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import graph_trees, outstanding, replaying, step_plans
+from genesis.torch import compiling, graph_trees, outstanding, replaying, step_plans
 from genesis.torch.replaying import Output
 from tests.torch.loops import (
     LOOPS,
@@ -410,9 +410,11 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore")  # of torch.distributed itself
 @pytest.mark.parametrize("splits", [True, False])
-def test_data_parallel(alone: None, splits: bool, steps: Counter[str]) -> None:
+def test_data_parallel(alone: None, splits: bool, steps: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs end where buckets end if the user says so; on CUDA True, which is PyTorch's default, is no such wish."""
+    monkeypatch.setattr(compiling, "_is_on_cuda", lambda model: True)
     compiled = genesis.torch.compile(Net())
-    with torch._dynamo.config.patch(optimize_ddp=splits):
+    with torch._dynamo.config.patch(optimize_ddp="ddp_optimizer" if splits else True):
         ours, theirs = (nn.parallel.DistributedDataParallel(x, bucket_cap_mb=1e-4) for x in (compiled, Net()))
         agree(outcome(thrice(plain), ours), outcome(thrice(plain), theirs))
     graphs = genesis.torch.report(compiled).graphs

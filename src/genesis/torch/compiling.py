@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 import torch
@@ -27,6 +28,7 @@ _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagra
 _CAPTURING = ("reduce-overhead", "max-autotune")
 _WORTH_IT = 16  # calls with one kind of inputs, not one after the other, before that is recorded
 _MOST_KINDS = 1024
+_AS_IT_IS = contextlib.nullcontext()
 _numbers = itertools.count()
 _logger = logging.getLogger("genesis.torch")
 _Arguments = tuple[object, ...]
@@ -130,7 +132,8 @@ class Compiled(Target):
                 self._kinds.wait_for(results)
             return results
         outstanding.before_call()
-        results = self._run(*args, **kwargs)
+        with _whole_graphs() if self._is_split() else _AS_IT_IS:
+            results = self._run(*args, **kwargs)
         if self._backend is not None and self._backend.captures and torch.is_grad_enabled():
             outstanding.after_call(results, self.recordings.name)
         return results
@@ -151,6 +154,14 @@ class Compiled(Target):
             return "earlier results still wait for their backward pass (evaluate under torch.no_grad())"
         return ""
 
+    def _is_split(self) -> bool:
+        """Whether Dynamo would end graphs where the buckets of a DistributedDataParallel around the model end, so that
+        gradients travel while others are computed. That costs the host several graphs a step, in PyTorch's way, and
+        chains that cross an end: captured steps on NVLink take 1.2 to 1.9 times as long (bench_ddp.md)."""
+        if not self._may_capture or self._model is None or _active_wrapper() is None:
+            return False
+        return torch._dynamo.config.optimize_ddp is True and _is_on_cuda(self._model)
+
     def _first(self, *args: object, **kwargs: object) -> object:
         from genesis.torch import capturing
 
@@ -162,6 +173,27 @@ class Compiled(Target):
         target = self._plain if self._model is None else _with_code_of_its_own(self._plain)
         self._run = torch.compile(target, backend=backend, dynamic=how.dynamic, fullgraph=how.fullgraph)
         return self._run(*args, **kwargs)
+
+
+def _active_wrapper() -> object:
+    """The DistributedDataParallel whose forward runs."""
+    if not torch.distributed.is_available():
+        return None
+    return nn.parallel.DistributedDataParallel._get_active_ddp_module()
+
+
+def _is_on_cuda(model: nn.Module) -> bool:
+    return any(x.is_cuda for x in model.parameters())
+
+
+@contextlib.contextmanager
+def _whole_graphs() -> Iterator[None]:
+    config = torch._dynamo.config
+    before, config.optimize_ddp = config.optimize_ddp, False
+    try:
+        yield
+    finally:
+        config.optimize_ddp = before
 
 
 class _Kinds:

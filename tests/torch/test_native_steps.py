@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import genesis.torch
 from genesis.settings import override
 from genesis.torch import native_steps
-from tests.torch.loops import LOOPS, Halves, Net, Steps, agree, batch, outcome, plain, tolerance
+from tests.torch.loops import LOOPS, Halves, Net, Steps, TwoHeads, agree, batch, outcome, plain, tolerance
 from tests.torch.trees import simulated
 
 Look = Callable[[nn.Module], Any]
@@ -199,7 +199,7 @@ HOOKS = [hook_of_a_tensor, hook_after_accumulation, hook_after_the_node, hook_be
 
 @pytest.mark.parametrize("add", HOOKS, ids=lambda add: add.__name__)
 def test_hooks_of_leaves_are_called(add: Any, pair: tuple[nn.Module, nn.Module], handled: list[bool]) -> None:
-    """DistributedDataParallel's are some of those of nodes."""
+    """By autograd's engine, in its order."""
     seen: tuple[list[str], list[str]] = [], []
     for each, names in zip(pair, seen, strict=True):
         add(each, names)
@@ -359,3 +359,65 @@ def test_without_a_compiler(how: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_it_is_compiled_once(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
     assert native_steps._compiled().exists()
+
+
+# --- DistributedDataParallel, whose hooks are C++ functions ---
+@pytest.fixture
+def alone() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def accumulation(model: nn.Module) -> Steps:
+    """In every second step gradients are not reduced."""
+    for index in range(8):
+        with model.no_sync() if index % 2 else contextlib.nullcontext():  # type: ignore[operator]
+            model(batch(index)[0]).square().sum().backward()
+        yield grads(model)
+
+
+def reduced_by_a_hook(model: nn.Module) -> Steps:
+    def double(_, bucket):  # type: ignore[no-untyped-def]  # PyTorch wants its own types, or none
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(2 * bucket.buffer())
+        return done
+
+    model.register_comm_hook(None, double)  # type: ignore[operator]
+    yield from plain(model)
+    yield from plain(model)
+
+
+def twice(model: nn.Module) -> Steps:
+    for _ in range(2):
+        yield from plain(model)
+
+
+def one_head(model: nn.Module) -> Steps:
+    """Parameters without a gradient are ready, too."""
+    for index in range(6):
+        model.zero_grad()
+        model(batch(index)[0])[index % 2].square().sum().backward()
+        yield grads(model)
+
+
+VIEWS = {"gradient_as_bucket_view": True}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.distributed itself
+@pytest.mark.parametrize(
+    ("make", "loop", "how"),
+    [
+        (Net, twice, {}), (Net, twice, {"static_graph": True}), (Net, accumulation, VIEWS),
+        (Net, reduced_by_a_hook, VIEWS), (lambda: TwoHeads(False), one_head, {"find_unused_parameters": True, **VIEWS}),
+    ],
+    ids=["plain", "static", "accumulated", "hook", "unused"],
+)  # fmt: skip
+def test_data_parallel(
+    alone: None, handled: list[bool], make: Callable[[], nn.Module], loop: Callable[[nn.Module], Steps], how: Any
+) -> None:
+    model = make()
+    wrapped = [nn.parallel.DistributedDataParallel(x, bucket_cap_mb=1, **how) for x in (copy.deepcopy(model), model)]
+    genesis.torch.compile(wrapped[0].module)
+    agree(outcome(loop, wrapped[0]), outcome(loop, wrapped[1]))
+    assert handled.count(True) >= 3, handled

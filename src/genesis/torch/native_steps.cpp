@@ -10,9 +10,11 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_function.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -26,7 +28,8 @@ using namespace torch::autograd;
 // by PyTorch's own AccumulateGrad nodes. Autograd's engine queues these one by one, with a lookup, a task and a switch of
 // all thread-local state for each. Here they run in a loop, and the node's edges are cut, so that the engine finds none
 // to follow. That is the same wherever they have nothing but a gradient of this node to wait for, and nobody watches
-// them; everywhere else, accumulate() does nothing and returns false.
+// them but DistributedDataParallel, whose hooks run here too; everywhere else, accumulate() does nothing and returns
+// false.
 
 // The backward() call is for everything: not for some inputs, not to be repeated, differentiated or debugged.
 bool is_ordinary_backward() {
@@ -35,13 +38,33 @@ bool is_ordinary_backward() {
       !AnomalyMode::is_enabled();
 }
 
-// The node as that of a parameter, or other leaf, without hooks; nullptr: it is another one.
+// Functions of C++, as DistributedDataParallel's are, and not of the program.
+bool are_native(const std::vector<std::unique_ptr<FunctionPostHook>>& hooks) {
+  return std::all_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    return dynamic_cast<utils::LambdaPostHook*>(hook.get()) != nullptr;
+  });
+}
+
+// The node as that of a parameter, or other leaf, without hooks of the program's; nullptr: it is another one.
 AccumulateGrad* leaf_without_hooks(Node* node) {
   auto* leaf = dynamic_cast<AccumulateGrad*>(node);
-  const bool is_plain = leaf != nullptr && leaf->pre_hooks().empty() && leaf->post_hooks().empty() &&
+  const bool is_plain = leaf != nullptr && leaf->pre_hooks().empty() && are_native(leaf->post_hooks()) &&
       leaf->tensor_pre_hooks().empty() && leaf->retains_grad_hooks().empty() &&
       leaf->tensor_post_acc_grad_hooks() == nullptr;
   return is_plain ? leaf : nullptr;
+}
+
+// As the engine runs it: hooks are called where there is no gradient, too.
+void run(AccumulateGrad& leaf, at::Tensor gradient) {
+  variable_list gradients;
+  gradients.push_back(std::move(gradient));
+  if (leaf.post_hooks().empty()) {
+    leaf(std::move(gradients));
+    return;
+  }
+  auto results = leaf(variable_list(gradients)); // which knows that its hooks hold the gradient as well
+  for (const auto& hook : leaf.post_hooks())
+    results = (*hook)(results, gradients);
 }
 
 bool leads_to_any(const Node& node, const std::vector<AccumulateGrad*>& leaves) {
@@ -149,13 +172,8 @@ bool accumulate(THPFunction* context, PyObject* gradients, bool copies) {
       taken = copies_of(taken);
     // As the engine does: of another dtype than the leaf wants, for one, they are converted.
     validate_outputs(node->next_edges(), taken, [](const std::string& message) { return message; });
-    for (size_t i = 0; i < leaves.size(); i++) {
-      if (taken[i].defined()) {
-        variable_list gradient;
-        gradient.push_back(std::move(taken[i]));
-        (*leaves[i])(std::move(gradient));
-      }
-    }
+    for (size_t i = leaves.size(); i-- > 0;) // the last layers' are in the buckets that are reduced first
+      run(*leaves[i], std::move(taken[i]));
     node->set_next_edges({});
   }
   context->is_variable_input.clear();  // as many results as there are edges now

@@ -75,8 +75,8 @@ def accumulate(context: object, gradients: list[Tensor | None], copies: bool) ->
         gradients: one for each of its tensors that needs one, in their order; emptied, as AccumulateGrad copies what
             is held elsewhere too.
         copies: they are in memory that the next replay overwrites, and are to be copied first.
-    Returns: whether it is done, and backward has to return (). If not, the engine has to: leaves have hooks or further
-        gradients, backward() was asked for some inputs, or is to be repeated.
+    Returns: whether it is done, and backward has to return (). If not, the engine has to: leaves have hooks other than
+        DistributedDataParallel's, or further gradients, backward() was asked for some inputs, or is to be repeated.
     """
     return _accumulate is not None and _accumulate(context, gradients, copies)
 

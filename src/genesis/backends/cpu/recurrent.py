@@ -13,6 +13,9 @@ from genesis.records import RecurrentLayer
 
 _FUNCTIONS = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}  # in PyTorch
 
+_HALVES = torch.bfloat16, torch.float16
+_refused: set[tuple[str, bool, torch.dtype]] = set()  # mode, whether it is not packed, dtype
+
 
 class Tape:
     """The graph that PyTorch recorded: from operands, None among them, to outputs."""
@@ -31,11 +34,35 @@ def recurrent(
         operands = [
             None if x is None else x.detach().requires_grad_(needed) for x, needed in zip(operands, needs, strict=True)
         ]
-    lower = None if layer.autocast is None else TORCH_DTYPES[layer.autocast]
-    with torch.set_grad_enabled(records), torch.autocast("cpu", lower, enabled=lower is not None):
-        outputs = _run(operands, layer, records)
+    with torch.set_grad_enabled(records):
+        outputs = _run_in(None if layer.autocast is None else TORCH_DTYPES[layer.autocast], operands, layer, records)
     y, h, c = (*[output.detach() for output in outputs], None)[:3]
     return y, h, c, Tape(operands, outputs) if records else Tape((), ())
+
+
+def _run_in(
+    lower: torch.dtype | None, operands: Sequence[Tensor | None], layer: RecurrentLayer, trains: bool
+) -> tuple[Tensor, ...]:
+    """_run() with matrix products in a lower dtype.
+
+    PyTorch gives an LSTM to oneDNN then, which refuses it where the processor has no such products (bfloat16 without
+    AVX-512). It runs in float32 there, and its results have the dtype that they have elsewhere.
+    """
+    if lower is None:
+        with torch.autocast("cpu", enabled=False):
+            return _run(operands, layer, trains)
+    kind = layer.mode, layer.batch_sizes is None, lower
+    if kind not in _refused:
+        try:
+            with torch.autocast("cpu", lower):
+                return _run(operands, layer, trains)
+        except RuntimeError as error:
+            if "primitive" not in str(error):
+                raise
+            _refused.add(kind)
+    with torch.autocast("cpu", enabled=False):
+        wider = [x.float() if x is not None and x.dtype in _HALVES else x for x in operands]
+        return tuple([x.to(lower) for x in _run(wider, layer, trains)])
 
 
 def _run(operands: Sequence[Tensor | None], layer: RecurrentLayer, trains: bool) -> tuple[Tensor, ...]:

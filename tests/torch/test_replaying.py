@@ -421,3 +421,24 @@ def test_data_parallel(alone: None, splits: bool, steps: Counter[str], monkeypat
     assert len(graphs) == (2 if splits else 1), graphs
     assert all(graph.captured for graph in graphs)
     assert (steps["forward"] > 3) is not splits  # a graph after another goes PyTorch's way
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.distributed itself
+@pytest.mark.parametrize("splits", [True, False])
+def test_data_parallel_in_a_function(alone: None, splits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_is_on_cuda", lambda model: True)
+    wrapped = [nn.parallel.DistributedDataParallel(Net(), bucket_cap_mb=1e-4) for _ in range(2)]
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y)
+
+    compiled = genesis.torch.compile(loss)
+    with torch._dynamo.config.patch(optimize_ddp="ddp_optimizer" if splits else True):
+        for index in range(6):
+            found = [compute(model, *batch(index)) for compute, model in zip((compiled, loss), wrapped, strict=True)]
+            for each in found:
+                each.backward()
+            torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(*([x.grad for x in model.parameters()] for model in wrapped))
+    captured = [graph for graph in compiled.report().graphs if graph.captured]
+    assert len(captured) == (2 if splits else 1) + 1, captured  # the loss is one of its own

@@ -155,12 +155,14 @@ class Compiled(Target):
         return ""
 
     def _is_split(self) -> bool:
-        """Whether Dynamo would end graphs where the buckets of a DistributedDataParallel around the model end, so that
-        gradients travel while others are computed. That costs the host several graphs a step, in PyTorch's way, and
-        chains that cross an end: captured steps on NVLink take 1.2 to 1.9 times as long (bench_ddp.md)."""
-        if not self._may_capture or self._model is None or _active_wrapper() is None:
+        """Whether Dynamo would end graphs where the buckets of a DistributedDataParallel around the model, or in the
+        function, end, so that gradients travel while others are computed. That costs the host several graphs a step,
+        in PyTorch's way, and chains that cross an end: captured steps take 1.2 to 1.9 times as long on NVLink
+        (benchmarks/results/bench_ddp.md)."""
+        if not (self._may_capture and torch.distributed.is_available() and torch.distributed.is_initialized()):
             return False
-        return torch._dynamo.config.optimize_ddp is True and _is_on_cuda(self._model)
+        is_wrapped = self._model is None or nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None
+        return is_wrapped and torch._dynamo.config.optimize_ddp is True and _is_on_cuda(self._model)
 
     def _first(self, *args: object, **kwargs: object) -> object:
         from genesis.torch import capturing
@@ -175,15 +177,9 @@ class Compiled(Target):
         return self._run(*args, **kwargs)
 
 
-def _active_wrapper() -> object:
-    """The DistributedDataParallel whose forward runs."""
-    if not torch.distributed.is_available():
-        return None
-    return nn.parallel.DistributedDataParallel._get_active_ddp_module()
-
-
-def _is_on_cuda(model: nn.Module) -> bool:
-    return any(x.is_cuda for x in model.parameters())
+def _is_on_cuda(model: nn.Module | None) -> bool:
+    """None: a function, which may have models anywhere."""
+    return torch.cuda.is_initialized() if model is None else any(x.is_cuda for x in model.parameters())
 
 
 @contextlib.contextmanager

@@ -22,9 +22,12 @@ def test_a_wrapped_model_learns_as_the_plain_one(
     assert two_ranks.run("torch_programs.wrapped", wrapper=wrapper, faster=faster) == [num_fused] * 2
 
 
-@pytest.mark.parametrize("wrapper", ["ddp", "fully_shard"])
-def test_a_model_that_is_wrapped_first(two_ranks: Ranks, wrapper: str) -> None:
-    assert two_ranks.run("torch_programs.wrapped", wrapper=wrapper, faster="fuse", wraps_first=True) == [2, 2]
+@pytest.mark.parametrize(
+    ("wrapper", "faster", "num_fused"), [("ddp", "fuse", 2), ("fully_shard", "fuse", 2), ("ddp", "compile", 4)]
+)
+def test_a_model_that_is_wrapped_first(two_ranks: Ranks, wrapper: str, faster: str, num_fused: int) -> None:
+    found = two_ranks.run("torch_programs.wrapped", wrapper=wrapper, faster=faster, wraps_first=True)
+    assert found == [num_fused] * 2
 
 
 def test_the_options_of_both_wrappers(two_ranks: Ranks) -> None:

@@ -409,15 +409,21 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.distributed itself
-@pytest.mark.parametrize("splits", [True, False])
-def test_data_parallel(alone: None, splits: bool, steps: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("splits", "wraps_first"), [(True, False), (False, False), (False, True)])
+def test_data_parallel(
+    alone: None, splits: bool, wraps_first: bool, steps: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Graphs end where buckets end if the user says so; on CUDA True, which is PyTorch's default, is no such wish."""
     monkeypatch.setattr(compiling, "_is_on_cuda", lambda model: True)
-    compiled = genesis.torch.compile(Net())
+    models = Net(), Net()
+    if not wraps_first:
+        genesis.torch.compile(models[0])
+    ours, theirs = (nn.parallel.DistributedDataParallel(x, bucket_cap_mb=1e-4) for x in models)
+    if wraps_first:
+        genesis.torch.compile(ours)
     with torch._dynamo.config.patch(optimize_ddp="ddp_optimizer" if splits else True):
-        ours, theirs = (nn.parallel.DistributedDataParallel(x, bucket_cap_mb=1e-4) for x in (compiled, Net()))
         agree(outcome(thrice(plain), ours), outcome(thrice(plain), theirs))
-    graphs = genesis.torch.report(compiled).graphs
+    graphs = genesis.torch.report(ours if wraps_first else models[0]).graphs
     assert len(graphs) == (2 if splits else 1), graphs
     assert all(graph.captured for graph in graphs)
     assert (steps["forward"] > 3) is not splits  # a graph after another goes PyTorch's way

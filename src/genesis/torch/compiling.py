@@ -155,14 +155,15 @@ class Compiled(Target):
         return ""
 
     def _is_split(self) -> bool:
-        """Whether Dynamo would end graphs where the buckets of a DistributedDataParallel around the model, or in the
-        function, end, so that gradients travel while others are computed. That costs the host several graphs a step,
-        in PyTorch's way, and chains that cross an end: captured steps take 1.2 to 1.9 times as long on NVLink
-        (benchmarks/results/bench_ddp.md)."""
+        """Whether Dynamo would end graphs where the buckets of a DistributedDataParallel end.
+
+        It may be around the target or in it. Gradients would travel while others are computed. That costs the host
+        several graphs a step, in PyTorch's way, and the chains that cross an end: captured steps take 1.2 to 1.9 times
+        as long on NVLink (benchmarks/results/bench_ddp.md).
+        """
         if not (self._may_capture and torch.distributed.is_available() and torch.distributed.is_initialized()):
             return False
-        is_wrapped = self._model is None or nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None
-        return is_wrapped and torch._dynamo.config.optimize_ddp is True and _is_on_cuda(self._model)
+        return torch._dynamo.config.optimize_ddp is True and _is_on_cuda(self._model)
 
     def _first(self, *args: object, **kwargs: object) -> object:
         from genesis.torch import capturing

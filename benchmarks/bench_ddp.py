@@ -40,6 +40,7 @@ from genesis import distributed as dist
 
 PATIENCE = 60.0  # seconds that a collective may take, and a case beyond its time
 _NO_TIME = "no time was left"
+_DEFAULT = ("torch", "torch-compile", "torch-genesis", "compiled")  # sides that there is time for
 Case = tuple[str, int]  # a network, and the batch of a process
 
 # --- a rank -----------------------------------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ def parse() -> argparse.Namespace:
     cases = [("resnet50", 128), ("resnet50", 32), ("unet", 16)]
     parser.add_argument("--processes", type=int, default=2, help="one for each GPU")
     parser.add_argument("--cases", nargs="*", type=case_of, default=cases, help="network:batch of each process")
-    parser.add_argument("--sides", nargs="*", default=SIDES[:6], choices=SIDES)
+    parser.add_argument("--sides", nargs="*", default=_DEFAULT, choices=SIDES)
     parser.add_argument("--alone", nargs="*", default=SIDES, choices=SIDES, help="sides to measure on one GPU as well")
     parser.add_argument("--steps", type=int, default=20, help="in a row, per measurement")
     parser.add_argument("--rounds", type=int, default=5)

@@ -38,6 +38,16 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
+    """PyTorch's process group, of one process. Returns: a size, in MB, of buckets for DistributedDataParallel that are
+    so small that Dynamo ends graphs between them."""
+    monkeypatch.setattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 100)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield 1e-4
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each backward of a chain that could hand on its input: has a gradient come back?"""
     seen: list[bool] = []

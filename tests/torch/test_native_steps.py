@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import native_steps
+from genesis.torch import compiling, native_steps
 from tests.torch.loops import LOOPS, Halves, Net, Steps, TwoHeads, agree, batch, outcome, plain, tolerance
 from tests.torch.trees import simulated
 
@@ -362,13 +362,6 @@ def test_it_is_compiled_once(compiled: None, monkeypatch: pytest.MonkeyPatch) ->
 
 
 # --- DistributedDataParallel, whose hooks are C++ functions ---
-@pytest.fixture
-def alone() -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 def accumulation(model: nn.Module) -> Steps:
     """In every second step gradients are not reduced."""
     for index in range(8):
@@ -414,10 +407,13 @@ VIEWS = {"gradient_as_bucket_view": True}
     ids=["plain", "static", "accumulated", "hook", "unused"],
 )  # fmt: skip
 def test_data_parallel(
-    alone: None, handled: list[bool], make: Callable[[], nn.Module], loop: Callable[[nn.Module], Steps], how: Any
-) -> None:
-    model = make()
-    wrapped = [nn.parallel.DistributedDataParallel(x, bucket_cap_mb=1, **how) for x in (copy.deepcopy(model), model)]
+    small_buckets: float, handled: list[bool], make: Callable[[], nn.Module], loop: Callable[[nn.Module], Steps],
+    how: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(compiling, "_is_on_cuda", lambda model: True)  # there, one graph fills all buckets
+    how, models = {"bucket_cap_mb": small_buckets, **how}, [make()]
+    models.append(copy.deepcopy(models[0]))
+    wrapped = [nn.parallel.DistributedDataParallel(model, **how) for model in models]
     genesis.torch.compile(wrapped[0].module)
     agree(outcome(loop, wrapped[0]), outcome(loop, wrapped[1]))
     assert handled.count(True) >= 3, handled

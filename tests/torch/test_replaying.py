@@ -399,26 +399,17 @@ def test_threads_of_autograd_and_grad_of_some(short: nn.Module, steps: Counter[s
 
 
 # --- DistributedDataParallel around it ---
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A group of one process, in which gradients travel in buckets so small that Dynamo ends graphs between them."""
-    monkeypatch.setattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 100)
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 @pytest.mark.filterwarnings("ignore")  # of torch.distributed itself
 @pytest.mark.parametrize(("splits", "wraps_first"), [(True, False), (False, False), (False, True)])
 def test_data_parallel(
-    alone: None, splits: bool, wraps_first: bool, steps: Counter[str], monkeypatch: pytest.MonkeyPatch
+    small_buckets: float, splits: bool, wraps_first: bool, steps: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Graphs end where buckets end if the user says so; on CUDA True, which is PyTorch's default, is no such wish."""
     monkeypatch.setattr(compiling, "_is_on_cuda", lambda model: True)
     models = Net(), Net()
     if not wraps_first:
         genesis.torch.compile(models[0])
-    ours, theirs = (nn.parallel.DistributedDataParallel(x, bucket_cap_mb=1e-4) for x in models)
+    ours, theirs = (nn.parallel.DistributedDataParallel(x, bucket_cap_mb=small_buckets) for x in models)
     if wraps_first:
         genesis.torch.compile(ours)
     with torch._dynamo.config.patch(optimize_ddp="ddp_optimizer" if splits else True):
@@ -431,9 +422,9 @@ def test_data_parallel(
 
 @pytest.mark.filterwarnings("ignore")  # of torch.distributed itself
 @pytest.mark.parametrize("splits", [True, False])
-def test_data_parallel_in_a_function(alone: None, splits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_parallel_in_a_function(small_buckets: float, splits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "_is_on_cuda", lambda model: True)
-    wrapped = [nn.parallel.DistributedDataParallel(Net(), bucket_cap_mb=1e-4) for _ in range(2)]
+    wrapped = [nn.parallel.DistributedDataParallel(Net(), bucket_cap_mb=small_buckets) for _ in range(2)]
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x), y)

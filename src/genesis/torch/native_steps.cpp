@@ -38,7 +38,7 @@ bool is_ordinary_backward() {
       !AnomalyMode::is_enabled();
 }
 
-// Functions of C++, as DistributedDataParallel's are, and not of the program.
+// Hooks in C++, such as DistributedDataParallel's, none of the program's in Python.
 bool are_native(const std::vector<std::unique_ptr<FunctionPostHook>>& hooks) {
   return std::all_of(hooks.begin(), hooks.end(), [](const auto& hook) {
     return dynamic_cast<utils::LambdaPostHook*>(hook.get()) != nullptr;
@@ -46,7 +46,7 @@ bool are_native(const std::vector<std::unique_ptr<FunctionPostHook>>& hooks) {
 }
 
 // The node as that of a parameter, or other leaf, without hooks of the program's; nullptr: it is another one.
-AccumulateGrad* leaf_without_hooks(Node* node) {
+AccumulateGrad* unwatched_leaf(Node* node) {
   auto* leaf = dynamic_cast<AccumulateGrad*>(node);
   const bool is_plain = leaf != nullptr && leaf->pre_hooks().empty() && are_native(leaf->post_hooks()) &&
       leaf->tensor_pre_hooks().empty() && leaf->retains_grad_hooks().empty() &&
@@ -79,7 +79,7 @@ std::vector<AccumulateGrad*> leaves_of(Node& node, PyObject* gradients) {
   const auto stream = node.stream();
   for (size_t i = 0; i < node.num_outputs(); i++) {
     PyObject* gradient = PyList_GET_ITEM(gradients, i);
-    auto* leaf = leaf_without_hooks(node.next_edge(i).function.get());
+    auto* leaf = unwatched_leaf(node.next_edge(i).function.get());
     if (leaf == nullptr || leaf->stream() != stream)
       return {};
     if (gradient != Py_None && !THPVariable_CheckExact(gradient))

@@ -42,6 +42,7 @@ CASES: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] = [
 SHAPES = [  # images, (inputs, outputs), size, taps, stride: HRNet, stems, GhostNet, EfficientNet, U-Net
     (32, (18, 18), 56, 3, 1), (64, (3, 64), 224, 7, 2), (32, (3, 32), 256, 3, 1), (64, (24, 36), 56, 1, 1),
     (64, (40, 240), 28, 1, 1), (8, (32, 32), 256, 3, 1), (64, (64, 128), 28, 1, 1), (8, (64, 64), 64, 3, 1),
+    (32, (18, 72), 28, 3, 2),
 ]  # fmt: skip
 
 
@@ -75,11 +76,10 @@ def test_forward_on_the_host(
         if "activation" in options and (direction == INPUT_GRAD or case == len(CASES) - 1):
             continue  # two results may both be zeros
         problem = _problem(case, direction, **options)
-        candidate = _forward(case, blocks=blocks, at_once=4 if blocks > 1 and problem.num_terms > 28 else 1)
-        if direction == INPUT_GRAD and problem.stride != (1, 1):
-            assert not candidate.supports(problem)
-        else:
-            against_float64.check(put, get, problem, candidate)
+        candidate = _forward(case, blocks=blocks, at_once=4)
+        if blocks == 1 or not candidate.supports(problem):
+            candidate = _forward(case, blocks=blocks)
+        against_float64.check(put, get, problem, candidate)
 
 
 @pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
@@ -135,7 +135,7 @@ def test_the_choice(simulated: Backend, on_a_large_gpu: None, shape: Any, direct
     family = PatchFamily(PatchFmaWeightGrad) if direction == WEIGHT_GRAD else PatchFamily(PatchFmaForward)
     choice = family.trials(problem)
     is_few = direction == WEIGHT_GRAD or problem.first_shape[1] <= 96
-    assert bool(choice) == (is_few and (direction != INPUT_GRAD or shape[4] == 1))
+    assert bool(choice) == is_few
     assert len({candidate.name for candidate in choice}) == len(choice)
     for candidate in choice:
         restored = family.named(problem, candidate.name)
@@ -181,6 +181,9 @@ def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> N
             assert not family.trials(dataclasses.replace(fits, direction=WEIGHT_GRAD, **each))
             assert not family.trials(dataclasses.replace(fits, **each))
     assert not families[0].trials(dataclasses.replace(fits, statistics=True))
+    fits = dataclasses.replace(fits, direction=INPUT_GRAD, stride=(2, 2))
+    assert families[0].trials(fits)
+    assert not families[0].trials(dataclasses.replace(fits, dilation=(2, 2)))
 
 
 def test_without_a_gpu_others_compute(simulated: Backend) -> None:

@@ -12,7 +12,7 @@ from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Famil
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.patch.work import AnyTile, AnyWork, ForwardWork, WeightGradWork
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
-from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 
 _NUM_TILES, _OF_A_SIZE = 10, 4  # worth trying; with as many pixels
 
@@ -61,14 +61,13 @@ class PatchCandidate(Candidate[ConvProblem]):
 
 
 class ForwardCandidate(PatchCandidate):
-    """A tile of the forward, or of the input's gradient with stride 1."""
+    """A tile of the forward, or of the input's gradient."""
 
     work_type: type[ForwardWork]
 
     @classmethod
     def computes(cls, problem: ConvProblem) -> bool:
-        p = problem
-        return p.direction != WEIGHT_GRAD and (p.direction != INPUT_GRAD or p.stride == (1, 1)) and not p.statistics
+        return problem.direction != WEIGHT_GRAD and not problem.statistics
 
     def fuses(self, problem: ConvProblem) -> frozenset[str]:
         return PLAIN

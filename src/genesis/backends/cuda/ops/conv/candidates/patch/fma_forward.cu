@@ -12,22 +12,25 @@
 // A long chain of additions loses digits. Sums are added up in parts of PART_TAPS taps and PART_CHANNELS channels, which
 // takes as many registers again; or (FOURS) of four channels, which takes an addition for four multiply-adds.
 //
-// The input's gradient is the same sum over the gradient, with the taps in reverse order, the weight transposed; stride 1.
+// The input's gradient is the same sum over the gradient, with the taps in reverse order, the weight transposed. With a
+// stride, pixels STEP_Y x STEP_X apart meet the same taps, every STEP-th of the weight's, in neighbours of the gradient:
+// they are a phase, and each block has one.
 //
-// Macros: CHANNELS that are summed, OUTPUTS: in memory; TAPS_Y, TAPS_X, STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X,
-// DILATION_Y, DILATION_X; INPUT_GRAD; GRANULE: bytes that are copied at once; WIDTH: results that are stored at once;
-// BIAS, RESIDUAL, RELU: of the epilogue.
+// Macros: CHANNELS that are summed, OUTPUTS: in memory; WEIGHT_TAPS_Y, WEIGHT_TAPS_X; TAPS_Y, TAPS_X: that a result
+// meets, at most; STEP_Y, STEP_X: of the input's gradient, its stride; STRIDE_Y, STRIDE_X: of what is read; PADDING_Y,
+// PADDING_X, DILATION_Y, DILATION_X; INPUT_GRAD; GRANULE: bytes that are copied at once; WIDTH: results that are stored
+// at once; BIAS, RESIDUAL, RELU: of the epilogue.
 #define ELEMENT 4
 #include "patch.cuh"
 
 struct Geometry {
-  int slices, iterations;         // slices: blocks side by side that have all outputs
-  int num_units, strips, bands;   // tiles; in a row, and in a column of an image
+  int slices, iterations;         // slices: blocks side by side that have all phases of all outputs
+  int num_units, strips, bands;   // tiles of a phase; in a row, and in a column of an image
   int height, width;              // of first
   int out_height, out_width;
 };
 
-constexpr int TAPS = TAPS_Y * TAPS_X, PIXEL_THREADS = TILE_Y * TILE_X / LANE_PIXELS;
+constexpr int MOST_TAPS = TAPS_Y * TAPS_X, PHASES = STEP_Y * STEP_X, PIXEL_THREADS = TILE_Y * TILE_X / LANE_PIXELS;
 constexpr int BLOCK_OUTPUTS = LANE_OUTPUTS * OUTPUT_LANES, NUM_THREADS = PIXEL_THREADS * OUTPUT_LANES;
 constexpr int PITCH = odd_pitch(CHANNELS);
 constexpr int WEIGHT_PITCH = BLOCK_OUTPUTS / 4 | 1;  // of a tap's channel, in 16 bytes
@@ -43,14 +46,37 @@ template <>
 struct Floats<4> { using type = float4; };
 using Stored = Floats<WIDTH>::type;
 
+// The results of a phase along an axis: how many taps they meet, and the pixel that the first tap of the first one reads.
+// Forward, there is one phase.
+struct Phase {
+  int number, taps, start;
+
+  __device__ __forceinline__ Phase(int number, int weight_taps, int step, int padding, int dilation) : number(number) {
+    taps = (weight_taps - number + step - 1) / step;
+    start = INPUT_GRAD ? (padding - number + step - 1) / step - (taps - 1) * dilation : -padding;
+  }
+
+  // Of the i-th result.
+  __device__ __forceinline__ int place(int i, int step, int padding, int dilation) const {
+    return INPUT_GRAD ? (i + start + (taps - 1) * dilation) * step + number - padding : i;
+  }
+
+  // Of the i-th tap, in the weight.
+  __device__ __forceinline__ int tap(int i, int step) const { return INPUT_GRAD ? number + (taps - 1 - i) * step : i; }
+};
+
 // (tap, channel, output), zeros beyond the last output; neighbours read neighbours.
-__device__ __forceinline__ void load_weight(float* to, const float* __restrict__ weight, int first_output) {
-  for (int e = threadIdx.x; e < TAPS * CHANNELS * BLOCK_OUTPUTS; e += NUM_THREADS) {
+__device__ __forceinline__ void load_weight(float* to, const float* __restrict__ weight, int first_output,
+                                            const Phase& down, const Phase& right) {
+  const int taps = down.taps * right.taps;
+  for (int e = threadIdx.x; e < taps * CHANNELS * BLOCK_OUTPUTS; e += NUM_THREADS) {
     const int fast = INPUT_GRAD ? BLOCK_OUTPUTS : CHANNELS, rest = e / fast;
-    const int tap = INPUT_GRAD ? rest / CHANNELS : rest % TAPS;
-    const int c = INPUT_GRAD ? rest % CHANNELS : e % fast, k = INPUT_GRAD ? e % fast : rest / TAPS;
+    const int tap = INPUT_GRAD ? rest / CHANNELS : rest % taps;
+    const int c = INPUT_GRAD ? rest % CHANNELS : e % fast, k = INPUT_GRAD ? e % fast : rest / taps;
     const int output = first_output + k;
-    const int from = INPUT_GRAD ? (c * TAPS + TAPS - 1 - tap) * OUTPUTS + output : (output * TAPS + tap) * CHANNELS + c;
+    const int y = tap / right.taps, of_weight = down.tap(y, STEP_Y) * WEIGHT_TAPS_X + right.tap(tap - y * right.taps, STEP_X);
+    const int all = WEIGHT_TAPS_Y * WEIGHT_TAPS_X;
+    const int from = INPUT_GRAD ? (c * all + of_weight) * OUTPUTS + output : (output * all + of_weight) * CHANNELS + c;
     to[(tap * CHANNELS + c) * (WEIGHT_PITCH * 4) + k] = output < OUTPUTS ? __ldg(weight + from) : 0.f;
   }
 }
@@ -88,8 +114,12 @@ __device__ __forceinline__ void multiply(float (&sums)[LANE_PIXELS][LANE_OUTPUTS
 extern "C" __global__ void __launch_bounds__(NUM_THREADS)
     patch_fma_forward(const char* __restrict__ first, const float* __restrict__ weight, float* __restrict__ out,
                       const float* __restrict__ bias, const float* __restrict__ residual, const Geometry g) {
-  uint4* const pixels = patch + TAPS * CHANNELS * WEIGHT_PITCH;
-  const int block = blockIdx.x / g.slices, first_output = (blockIdx.x - block * g.slices) * BLOCK_OUTPUTS;
+  uint4* const pixels = patch + MOST_TAPS * CHANNELS * WEIGHT_PITCH;
+  const int block = blockIdx.x / g.slices, slice = blockIdx.x - block * g.slices, phase = slice % PHASES;
+  const int first_output = slice / PHASES * BLOCK_OUTPUTS;
+  const Phase down(phase / STEP_X, WEIGHT_TAPS_Y, STEP_Y, PADDING_Y, DILATION_Y);
+  const Phase right(phase % STEP_X, WEIGHT_TAPS_X, STEP_X, PADDING_X, DILATION_X);
+  const int taps = down.taps * right.taps;
   const int output_lane = threadIdx.x % OUTPUT_LANES, first_pixel = threadIdx.x / OUTPUT_LANES;
   const float4* const my_weight = reinterpret_cast<const float4*>(patch) + output_lane;
   int places[LANE_PIXELS];  // of the pixels that the first tap meets
@@ -99,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
     places[m] = (pixel / TILE_X * STRIDE_Y * PATCH_X + pixel % TILE_X * STRIDE_X) * PITCH;
   }
   follow();
-  load_weight(reinterpret_cast<float*>(patch), weight, first_output);
+  load_weight(reinterpret_cast<float*>(patch), weight, first_output, down, right);
 #pragma unroll 1
   for (int iteration = 0; iteration < g.iterations; ++iteration) {
     const int unit = block * g.iterations + iteration;
@@ -107,22 +137,23 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
     const auto [image, row, column] = tile_at(unit, g.strips, g.bands);
     if (iteration > 0) __syncthreads();  // the tile before this one is read
     copy_pixels<PATCH_Y, PATCH_X, PITCH, CHANNELS, CHANNELS, GRANULE, NUM_THREADS>(
-        pixels, first, image, row * STRIDE_Y - PADDING_Y, column * STRIDE_X - PADDING_X, g.height, g.width, 0);
+        pixels, first, image, row * STRIDE_Y + down.start, column * STRIDE_X + right.start, g.height, g.width, 0);
     wait_for_copies();
     __syncthreads();
     float sums[LANE_PIXELS][LANE_OUTPUTS], totals[LANE_PIXELS][LANE_OUTPUTS];
 #pragma unroll
     for (int i = 0; i < LANE_PIXELS * LANE_OUTPUTS; ++i) totals[i / LANE_OUTPUTS][i % LANE_OUTPUTS] = 0.f;
 #pragma unroll 1
-    for (int tap = 0; tap < TAPS; tap += PART_TAPS)
+    for (int tap = 0; tap < taps; tap += PART_TAPS)
 #pragma unroll 1
       for (int channel = 0; channel < CHANNELS; channel += PART_CHANNELS) {
 #pragma unroll
         for (int i = 0; i < LANE_PIXELS * LANE_OUTPUTS; ++i) sums[i / LANE_OUTPUTS][i % LANE_OUTPUTS] = 0.f;
 #pragma unroll(CHANNELS <= 4 ? TAPS_X : 1)
-        for (int t = tap; t < min(tap + PART_TAPS, TAPS); ++t) {
+        for (int t = tap; t < min(tap + PART_TAPS, taps); ++t) {
+          const int y = t / right.taps, x = t - y * right.taps;
           const float4* const there =
-              reinterpret_cast<const float4*>(pixels) + (t / TAPS_X * DILATION_Y * PATCH_X + t % TAPS_X * DILATION_X) * PITCH;
+              reinterpret_cast<const float4*>(pixels) + (y * DILATION_Y * PATCH_X + x * DILATION_X) * PITCH;
           const float4* const of_tap = my_weight + t * CHANNELS * WEIGHT_PITCH;
 #pragma unroll 2
           for (int c = channel; c < min(channel + PART_CHANNELS, WHOLE_CHANNELS); c += 4)
@@ -137,7 +168,9 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
       }
 #pragma unroll
     for (int m = 0; m < LANE_PIXELS; ++m) {
-      const int pixel = first_pixel + m * PIXEL_THREADS, y = row + pixel / TILE_X, x = column + pixel % TILE_X;
+      const int pixel = first_pixel + m * PIXEL_THREADS;
+      const int y = down.place(row + pixel / TILE_X, STEP_Y, PADDING_Y, DILATION_Y);
+      const int x = right.place(column + pixel % TILE_X, STEP_X, PADDING_X, DILATION_X);
       if (y >= g.out_height || x >= g.out_width) continue;
       const long long line = (((long long)image * g.out_height + y) * g.out_width + x) * OUTPUTS;
 #pragma unroll

@@ -12,12 +12,13 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
+from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import numbers_in
 from genesis.backends.cuda.ops.conv.candidates.patch import shape
 from genesis.backends.cuda.ops.conv.candidates.patch.candidate import ForwardCandidate, varied
 from genesis.backends.cuda.ops.conv.candidates.patch.work import AnyTile, AnyWork, ForwardWork
-from genesis.backends.cuda.ops.conv.problem import ConvProblem
+from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
 from genesis.shapes import Shape
 
 NAME = "patch_fma_forward"
@@ -72,6 +73,26 @@ class Work(ForwardWork):
             and self.shared_memory <= driver.get().properties(self.problem.device).max_shared_memory
         )
 
+    @property
+    def steps(self) -> Pair:
+        """Between results of a phase, which meet the same taps; there are as many phases."""
+        return _steps(self.problem)
+
+    @property
+    def taps(self) -> Pair:
+        y, x = (-(-n // step) for n, step in zip(self.problem.weight_shape[2:], self.steps, strict=True))
+        return y, x
+
+    @property
+    def padding(self) -> Pair:
+        return self.problem.padding
+
+    @cached_property
+    def cover(self) -> tuple[int, int, int]:
+        """Images, and a phase's tiles in a column and in a row."""
+        images, _, height, width = _phase_shape(self.problem, self.images_shape)
+        return images, -(-height // self.tile.rows), -(-width // self.tile.columns)
+
     @cached_property
     def num_threads(self) -> int:
         return self.tile.rows * self.tile.columns // self.tile.pixels * self.tile.lanes
@@ -82,16 +103,17 @@ class Work(ForwardWork):
 
     @cached_property
     def num_slices(self) -> int:
-        return -(-self.problem.result_shape[1] // self.block_outputs)
+        return -(-self.problem.result_shape[1] // self.block_outputs) * math.prod(self.steps)
 
     @cached_property
     def num_terms(self) -> int:
-        return self.channels * math.prod(self.problem.weight_shape[2:])
+        """The terms of a sum, at most."""
+        return self.channels * math.prod(self.taps)
 
     @cached_property
     def chain(self) -> tuple[int, int]:
         """Taps and channels that are added up one after the other."""
-        _, _, taps_y, taps_x = self.problem.weight_shape
+        taps_y, taps_x = self.taps
         if self.tile.at_once > 1 or self.num_terms <= _WHOLE:
             return taps_y * taps_x, self.channels
         if taps_y > 1 and self.channels * taps_x <= _CHAIN:
@@ -111,7 +133,7 @@ class Work(ForwardWork):
         """Bytes."""
         of_tap = self.channels * (self.block_outputs // 4 | 1)
         pixels = math.prod(self.patch) * shape.pitch(self.problem, self.channels)
-        return 16 * (math.prod(self.problem.weight_shape[2:]) * of_tap + pixels)
+        return 16 * (math.prod(self.taps) * of_tap + pixels)
 
     @property
     def read_shape(self) -> Shape:
@@ -125,11 +147,11 @@ class Work(ForwardWork):
     def seconds(self) -> float:
         """A guess: the multiply-adds', shared memory's and the copies' time, and memory's beside it."""
         p, tile = self.problem, self.tile
-        taps, pixels = math.prod(p.weight_shape[2:]), tile.rows * tile.columns
+        taps, pixels = math.prod(p.weight_shape[2:]) / math.prod(self.steps), tile.rows * tile.columns
         fours = taps * -(-self.channels // 4)
         loads = (tile.pixels + tile.outputs) / (4 * tile.pixels * tile.outputs)  # of a multiply-add
         additions = fours if tile.at_once > 1 else 0
-        products = pixels * self.block_outputs * (self.num_terms * (1 + loads) + additions) / 128
+        products = pixels * self.block_outputs * (taps * self.channels * (1 + loads) + additions) / 128
         lines = self.num_threads / 32 * fours * (4 * tile.pixels / tile.lanes + tile.outputs * max(1, tile.lanes / 4))
         patch = math.prod(self.patch)
         copies = patch * self.channels * 4 / shape.granule(p, self.channels)
@@ -151,11 +173,24 @@ class Work(ForwardWork):
 
     @property
     def macros(self) -> dict[str, int]:
-        tile, (taps, channels) = self.tile, self.chain
+        tile, (taps, channels), steps = self.tile, self.chain, self.steps
         return self.common_macros | {
+            "WEIGHT_TAPS_Y": self.problem.weight_shape[2], "WEIGHT_TAPS_X": self.problem.weight_shape[3],
+            "STEP_Y": steps[0], "STEP_X": steps[1],
             "LANE_PIXELS": tile.pixels, "LANE_OUTPUTS": tile.outputs, "OUTPUT_LANES": tile.lanes,
             "FOURS": int(tile.at_once == 4), "PART_TAPS": taps, "PART_CHANNELS": channels, "WIDTH": self._width,
         }  # fmt: skip
+
+
+def _steps(problem: ConvProblem) -> Pair:
+    """The stride that the input's gradient has to undo."""
+    return problem.stride if problem.direction == INPUT_GRAD else (1, 1)
+
+
+def _phase_shape(problem: ConvProblem, images: Shape) -> Shape:
+    """(N, C, H, W) of a phase of those images."""
+    number, channels, *sizes = images
+    return (number, channels, *(-(-size // step) for size, step in zip(sizes, _steps(problem), strict=True)))
 
 
 class PatchFmaForward(ForwardCandidate):
@@ -163,8 +198,10 @@ class PatchFmaForward(ForwardCandidate):
 
     @classmethod
     def computes(cls, problem: ConvProblem) -> bool:
-        is_small = problem.first_shape[1] <= _MOST_CHANNELS
-        return super().computes(problem) and is_small and shape.supports_float32(problem)
+        p = problem
+        has_phases = p.direction != INPUT_GRAD or p.stride == (1, 1) or p.dilation == (1, 1)
+        is_small = p.first_shape[1] <= _MOST_CHANNELS
+        return super().computes(p) and has_phases and is_small and shape.supports_float32(p)
 
     @classmethod
     def is_best_guess(cls, problem: ConvProblem) -> bool:
@@ -181,7 +218,8 @@ class PatchFmaForward(ForwardCandidate):
             if 8 <= pixels * (of_lane := -(-share // (4 * lanes)) * 4) <= _MOST_SUMS
             and of_lane * lanes < share + 4 * lanes
         }
-        ways = itertools.product(shape.areas(problem), sorted(threads), (1, 4), (2, 4))
+        areas = shape.areas(problem, _phase_shape(problem, problem.result_shape))
+        ways = itertools.product(areas, sorted(threads), (1, 4), (2, 4))
         return [Tile(*area, *thread, at_once, blocks) for area, thread, at_once, blocks in ways]
 
     @classmethod

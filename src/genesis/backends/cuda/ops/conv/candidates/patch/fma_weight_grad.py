@@ -154,7 +154,9 @@ class PatchFmaWeightGrad(WeightGradCandidate):
     def tiles(cls, problem: ConvProblem) -> Iterator[Tile]:
         outputs, inputs, _, taps_x = problem.weight_shape
         inputs_of_thread = [4, 8] if inputs >= 4 else [inputs]
-        blocks = itertools.product(shape.areas(problem), shape.shares(outputs, 96), shape.shares(inputs, 96))
+        blocks = itertools.product(
+            shape.areas(problem, problem.output_shape), shape.shares(outputs, 96), shape.shares(inputs, 96)
+        )
         for (rows, columns), of_outputs, of_inputs in blocks:
             threads = itertools.product((4, 8), {1, taps_x}, inputs_of_thread, (1, 2, 4, 8, 16), (1, 2, 3))
             for thread in threads:

@@ -15,7 +15,7 @@ from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.patch import shape
 from genesis.backends.cuda.ops.conv.candidates.patch.candidate import ForwardCandidate
 from genesis.backends.cuda.ops.conv.candidates.patch.work import ForwardWork
-from genesis.backends.cuda.ops.conv.problem import ConvProblem
+from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
 
 NAME = "patch_forward"
 _MOST_CHANNELS, _MOST_OUTPUTS = 64, 256  # that are summed, as the weight of all taps lies in shared memory
@@ -118,8 +118,10 @@ class PatchForward(ForwardCandidate):
 
     @classmethod
     def computes(cls, problem: ConvProblem) -> bool:
-        is_small = problem.first_shape[1] <= _MOST_CHANNELS and problem.result_shape[1] <= _MOST_OUTPUTS
-        return super().computes(problem) and is_small and shape.supports(problem)
+        p = problem
+        is_small = p.first_shape[1] <= _MOST_CHANNELS and p.result_shape[1] <= _MOST_OUTPUTS
+        has_stride = p.direction != INPUT_GRAD or p.stride == (1, 1)
+        return super().computes(p) and is_small and has_stride and shape.supports(p)
 
     @classmethod
     def is_best_guess(cls, problem: ConvProblem) -> bool:

@@ -6,10 +6,9 @@ import itertools
 import math
 
 from genesis import dtypes
-from genesis.backends.contract import Pair
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.shapes import Shape, numel
 
 SLACK = 8  # units of 16 bytes that are read beyond the last pixel
@@ -85,16 +84,6 @@ def granule(problem: ConvProblem, *channels: int) -> int:
     return math.gcd(*(problem.dtype.itemsize * n for n in channels), problem.alignment, 16)
 
 
-def patch_of(problem: ConvProblem, rows: int, columns: int, stride: Pair) -> tuple[int, int]:
-    """Rows and columns of the pixels that the taps of so many results meet."""
-    p = problem
-    height, width = (
-        (size - 1) * step + (taps - 1) * dilation + 1
-        for size, step, taps, dilation in zip((rows, columns), stride, p.weight_shape[2:], p.dilation, strict=True)
-    )
-    return height, width
-
-
 def clocks(lines: float, products: float, copies: float, resident: int) -> float:
     """A guess at the clocks of a tile on a multiprocessor: of shared memory or the tensor cores, copies, waiting."""
     return max(lines, products) + copies / 32 * _INSTRUCTIONS / 4 + _LATENCY / resident
@@ -122,9 +111,8 @@ def in_a_row(problem: ConvProblem, images: Shape) -> Shape:
     return (1, channels, 1, number * height * width) if problem.is_flat else images
 
 
-def areas(problem: ConvProblem) -> list[tuple[int, int]]:
-    """Rows and columns of tiles for multiply-adds."""
-    images = problem.output_shape if problem.direction == WEIGHT_GRAD else problem.result_shape
+def areas(problem: ConvProblem, images: Shape) -> list[tuple[int, int]]:
+    """Rows and columns of tiles for multiply-adds, of images of that shape."""
     _, _, height, width = in_a_row(problem, images)
     if problem.is_flat:
         return [(1, columns) for columns in (32, 64, 128, 256, 512)]

@@ -82,11 +82,16 @@ class AnyWork(abc.ABC):
         return self.problem.padding
 
     @property
+    def taps(self) -> Pair:
+        """Rows and columns of the taps that a result meets."""
+        return self.problem.weight_shape[2], self.problem.weight_shape[3]
+
+    @property
     def tap_macros(self) -> dict[str, int]:
         """Macros of the taps, and of where they lie."""
-        p, stride, padding = self.problem, self.stride, self.padding
+        p, taps, stride, padding = self.problem, self.taps, self.stride, self.padding
         return {
-            "TAPS_Y": p.weight_shape[2], "TAPS_X": p.weight_shape[3], "STRIDE_Y": stride[0], "STRIDE_X": stride[1],
+            "TAPS_Y": taps[0], "TAPS_X": taps[1], "STRIDE_Y": stride[0], "STRIDE_X": stride[1],
             "PADDING_Y": padding[0], "PADDING_X": padding[1], "DILATION_Y": p.dilation[0], "DILATION_X": p.dilation[1],
             "TILE_Y": self.tile.rows, "TILE_X": self.tile.columns,
         }  # fmt: skip
@@ -104,7 +109,13 @@ class AnyWork(abc.ABC):
     @cached_property
     def patch(self) -> tuple[int, int]:
         """Rows and columns of the pixels that a tile's taps meet."""
-        return shape.patch_of(self.problem, self.tile.rows, self.tile.columns, self.stride)
+        height, width = (
+            (size - 1) * step + (taps - 1) * dilation + 1
+            for size, step, taps, dilation in zip(
+                (self.tile.rows, self.tile.columns), self.stride, self.taps, self.problem.dilation, strict=True
+            )
+        )
+        return height, width
 
     @property
     def chunks(self) -> int:
@@ -138,7 +149,7 @@ class AnyWork(abc.ABC):
 
 
 class ForwardWork(AnyWork):
-    """The work of a forward, or of an input's gradient with stride 1, which is one over the gradient."""
+    """The work of a forward, or of an input's gradient, which is one over the gradient."""
 
     @property
     def channels(self) -> int:

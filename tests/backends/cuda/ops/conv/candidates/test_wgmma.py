@@ -112,12 +112,14 @@ def _weight_gradient(problem: ConvProblem, shape: Any, grad: np.ndarray, input: 
     g = SimpleNamespace(**geometry)  # as the kernel calls it
     assert (inputs.step, inputs.low) == ((g.step_y, g.step_x), (g.low_y, g.low_x))
     assert (inputs.num_pixels, g.true_width) == (64 if shape.taps == 1 else 72, problem.output_shape[3])
-    terms = grad.reshape(-1, g.num_outputs) if shape.taps == 1 else _positions(grads, grad)
+    terms = grad.reshape(-1, grad.shape[-1]) if shape.taps == 1 else _positions(grads, grad)
     assert len(terms) == g.num_pixels
+    assert shape.grouped == (g.num_groups > 1)
     columns = np.arange(g.num_pixels) % g.out_width
     assert shape.taps == 1 or not terms[columns >= g.true_width].any()
-    out = np.full((g.num_outputs, g.taps_y, g.taps_x, g.num_inputs), np.nan)
-    for y, x in np.ndindex(g.taps_y, g.taps_x):
+    out = np.full((g.num_groups * g.num_outputs, g.taps_y, g.taps_x, g.num_inputs), np.nan)
+    for group, y, x in np.ndindex(g.num_groups, g.taps_y, g.taps_x):
+        outputs, channels = (slice(group * number, (group + 1) * number) for number in (g.num_outputs, g.num_inputs))
         right, on = x * g.spread_x, 0
         if shape.taps == 3:
             window = shape.windows == 2 and x == 1
@@ -125,13 +127,13 @@ def _weight_gradient(problem: ConvProblem, shape: Any, grad: np.ndarray, input: 
         assert on <= 8
         found = _positions(inputs, input, right, y * g.spread_y)
         assert len(found) == g.num_pixels
-        found = np.concatenate([found[on:], np.zeros((on, g.num_inputs))])
-        out[:, y, x] = terms.T @ found
+        found = np.concatenate([found[on:], np.zeros((on, found.shape[1]))])
+        out[outputs, y, x] = terms[:, outputs].T @ found[:, channels]
     return out.transpose(0, 3, 1, 2)
 
 
 WEIGHT_PROBLEMS = [
-    ConvProblem(WEIGHT_GRAD, input, weight, stride, padding, dilation, dtype=dtypes.float32)
+    ConvProblem(WEIGHT_GRAD, input, weight, stride, padding, dilation, input[1] // weight[1], dtype=dtypes.float32)
     for input, weight, stride, padding, dilation in [
         ((2, 16, 7, 6), (20, 16, 3, 3), (1, 1), (1, 1), (1, 1)),
         ((2, 16, 7, 6), (20, 16, 1, 1), (1, 1), (0, 0), (1, 1)),
@@ -140,6 +142,8 @@ WEIGHT_PROBLEMS = [
         ((2, 16, 9, 12), (20, 16, 1, 3), (3, 2), (0, 3), (1, 3)),
         ((2, 16, 11, 9), (24, 16, 3, 3), (2, 1), (1, 0), (1, 4)),
         ((1, 16, 9, 12), (16, 16, 2, 3), (3, 3), (0, 2), (2, 2)),
+        ((2, 24, 7, 6), (30, 8, 3, 3), (1, 1), (1, 1), (1, 1)),
+        ((2, 16, 9, 8), (20, 8, 3, 3), (2, 2), (1, 1), (1, 1)),
     ]
 ]
 
@@ -152,7 +156,7 @@ def test_windows_hold_the_pixels_of_all_taps(problem: ConvProblem) -> None:
         for shape in (problem.first_shape, problem.second_shape)
     )
     expected = torch.nn.grad.conv2d_weight(
-        input, problem.weight_shape, grad, problem.stride, problem.padding, problem.dilation
+        input, problem.weight_shape, grad, problem.stride, problem.padding, problem.dilation, problem.groups
     )
     found = wgmma_weight_grad.shapes(problem)
     assert any(shape.taps == 3 for shape in found) == (problem.weight_shape[3] == 3 and problem.stride[1] < 3)
@@ -206,6 +210,14 @@ _COMPILED = [
     *[(shape, dtypes.float32, ()) for shape in (*wgmma_weight_grad._SPLIT_SHAPES, *wgmma_weight_grad._ROUNDED_SHAPES)],
     (wgmma_weight_grad._PLAIN_SHAPES[0], dtypes.bfloat16, ()),
     (wgmma_weight_grad._PLAIN_SHAPES[1], dtypes.float16, ()),
+    *[
+        (dataclasses.replace(shape, grouped=True), dtype, ())
+        for shapes, dtype in (
+            (wgmma_weight_grad._SPLIT_SHAPES, dtypes.float32),
+            (wgmma_weight_grad._PLAIN_SHAPES, dtypes.float16),
+        )
+        for shape in shapes
+    ],
 ]
 
 
@@ -289,6 +301,13 @@ GPU_CASES = [
     ((2, 64, 40, 24), (64, 64, 3, 3), (2, 1), (18, 9), (18, 9)),
     ((3, 64, 6, 9), (64, 64, 3, 3), (1, 1), (20, 2), (20, 2)),
 ]
+GROUPED_CASES = [  # of which the kernel has the weight's gradient; RegNet's, ResNeSt's
+    ((8, 224, 14, 14), (224, 56, 3, 3), (1, 1), (1, 1), (1, 1), 4),
+    ((8, 112, 13, 14), (224, 56, 3, 3), (2, 2), (1, 1), (1, 1), 2),
+    ((3, 144, 9, 11), (120, 48, 3, 3), (1, 1), (1, 2), (1, 2), 3),
+    ((4, 128, 14, 14), (192, 64, 1, 1), (1, 1), (0, 0), (1, 1), 2),
+    ((4, 256, 7, 9), (288, 128, 2, 3), (2, 1), (0, 1), (1, 1), 2),
+]
 TOLERANCE = {
     (dtypes.float32, "highest"): 3e-7, (dtypes.float32, "high"): 5e-4, (dtypes.float16, "highest"): 5e-4,
     (dtypes.bfloat16, "highest"): 4e-3,
@@ -306,16 +325,22 @@ def _on_gpu(problem: ConvProblem, candidate: Candidate, *operands: Any) -> Any:
 def _gradient(problem: ConvProblem, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     p = problem
     if p.direction == WEIGHT_GRAD:
-        return torch.nn.grad.conv2d_weight(second, p.weight_shape, first, p.stride, p.padding, p.dilation)
+        return torch.nn.grad.conv2d_weight(second, p.weight_shape, first, p.stride, p.padding, p.dilation, p.groups)
     return _expected(p, first, second)
 
 
 @_ON_GPU
-@pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD, WEIGHT_GRAD])
-@pytest.mark.parametrize("case", GPU_CASES, ids=str)
+@pytest.mark.parametrize(
+    ("direction", "case"),
+    [
+        *[(direction, case) for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD) for case in GPU_CASES],
+        *[(WEIGHT_GRAD, case) for case in GROUPED_CASES],
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize(("dtype", "precision"), TOLERANCE, ids=str)
 def test_every_candidate(
-    cuda: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, precision: str, case: Any, direction: str
+    cuda: Backend, put: Callable[[Any], Any], get: Any, dtype: Any, precision: str, direction: str, case: Any
 ) -> None:
     torch.manual_seed(0)
     forward = direction == FORWARD
@@ -335,10 +360,12 @@ def test_every_candidate(
     if forward:
         expected = (expected + residual.double()).relu()
     operands = (put(first), put(second), put(bias) if problem.bias else None, put(residual) if forward else None)
-    for family in (WgmmaFamily(), SmallCFamily()):
-        for candidate in family.variants(problem):
-            result = get(_on_gpu(problem, candidate, *operands)).double()
-            assert (result - expected).norm() <= TOLERANCE[dtype, precision] * expected.norm(), candidate.name
+    families = [WgmmaFamily(), SmallCFamily()]
+    candidates = [each for family in families for each in family.variants(problem)]
+    assert candidates or problem.groups == 1
+    for candidate in candidates:
+        result = get(_on_gpu(problem, candidate, *operands)).double()
+        assert (result - expected).norm() <= TOLERANCE[dtype, precision] * expected.norm(), candidate.name
 
 
 # Of both operands: denormal numbers, the greatest ones, and products that are hardly normal.
@@ -404,6 +431,27 @@ def test_large_numbers_beside_small_ones(cuda: Backend, put: Callable[[Any], Any
         result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
         for part in (calm, ~calm):
             assert (result - expected)[part].norm() <= 3e-7 * expected[part].norm(), candidate.name
+
+
+@_ON_GPU
+@pytest.mark.parametrize("case", GROUPED_CASES, ids=str)
+def test_groups_do_not_see_each_other(cuda: Backend, put: Callable[[Any], Any], get: Any, case: Any) -> None:
+    """Whatever the last group has: large numbers, infinities, NaN."""
+    torch.manual_seed(0)
+    problem = ConvProblem(WEIGHT_GRAD, *case, dtype=dtypes.float32)
+    grad, input = (
+        torch.randn(shape).contiguous(memory_format=torch.channels_last)
+        for shape in (problem.first_shape, problem.second_shape)
+    )
+    groups = problem.groups - 1
+    others = groups * problem.weight_shape[0] // problem.groups
+    grad[:, others:] *= 1e18
+    input[:, groups * problem.weight_shape[1] :] *= 1e18
+    grad[1, others, 2, 2], input[1, groups * problem.weight_shape[1], 3, 3] = torch.inf, torch.nan
+    expected = _gradient(problem, grad.double(), input.double())[:others]
+    for candidate in WgmmaFamily().variants(problem):
+        result = get(_on_gpu(problem, candidate, put(grad), put(input), None, None)).double()[:others]
+        assert (result - expected).norm() <= 3e-7 * expected.norm(), candidate.name
 
 
 @_ON_GPU

@@ -17,9 +17,12 @@
 // outer taps share one, the middle one has its own. TAP_ROWS 3, where there are few outputs: a unit is all nine taps of
 // 64 outputs, of each row another warpgroup's (operands of 16 bits: registers hold no more than sums).
 //
+// GROUPED: each group's outputs meet its inputs only. A tile is of one group; what it loads of the next one's channels
+// comes to nothing.
+//
 // Macros: BN input channels of a tile; STAGES tiles on the way (ALTERNATE: an even number); CONSUMERS warpgroups that
 // multiply (SPLIT: 2); SPLIT, ALTERNATE, PRODUCTS (3 | 1); TAPS (1 | 3: BN is 64); WINDOWS (1 | 2); TAP_ROWS
-// (1 | 3: CONSUMERS is 3); KIND "f16" | "bf16".
+// (1 | 3: CONSUMERS is 3); GROUPED (0 | 1); KIND "f16" | "bf16".
 #include "copy_engine.cuh"
 #include "split.cuh"
 #include "wgmma.cuh"
@@ -41,7 +44,7 @@
 #define FIRST_CONSUMER (SPLIT ? 2 : 1)
 
 struct Geometry {
-  int num_outputs, num_inputs, num_pixels;
+  int num_groups, num_outputs, num_inputs, num_pixels;  // outputs and inputs of a group
   int out_height, out_width;         // pixels of the gradient as they are read; num_pixels counts these
   int step_y, step_x, low_y, low_x;  // result (i, j) starts at input (i * step_y + low_y, j * step_x + low_x)
   int taps_y, taps_x, spread_y, spread_x;
@@ -51,7 +54,7 @@ struct Geometry {
 };
 
 struct Unit {
-  int row, column, tap, split, first, last;  // tap: the first one
+  int row, end, column, first_input, tap, split, first, last;  // rows: of all outputs; columns: of a group; the first tap
 
   __device__ __forceinline__ Unit(int k, const Geometry& g) {
     const int columns = (g.num_inputs + BN - 1) / BN, rows = (g.num_outputs + BM - 1) / BM;
@@ -62,7 +65,12 @@ struct Unit {
     tap = k % taps * (TAP_ROWS * TAPS);
     k /= taps;
     row = k % rows * BM;
-    split = k / rows;
+    k /= rows;
+    const int group = GROUPED ? k % g.num_groups : 0;
+    split = GROUPED ? k / g.num_groups : k;
+    row += group * g.num_outputs;
+    end = (group + 1) * g.num_outputs;
+    first_input = group * g.num_inputs;
     first = (int)((long long)steps * split / g.num_splits);
     last = (int)((long long)steps * (split + 1) / g.num_splits);
   }
@@ -99,8 +107,9 @@ __device__ __forceinline__ void produce(
 #pragma unroll
       for (int part = 0; part < TAP_ROWS * WINDOWS * BN / LOADED_CHANNELS; ++part) {
         const int window = LOADED_CHANNELS * part / BN;
-        load_pixels(input + part * PIXEL_BLOCK, input_map, barrier, unit.column + LOADED_CHANNELS * part % BN,
-                    g.low_x + j * g.step_x, g.low_y + i * g.step_y, image, right + window % WINDOWS * g.spread_x,
+        const int channel = unit.first_input + unit.column + LOADED_CHANNELS * part % BN;
+        load_pixels(input + part * PIXEL_BLOCK, input_map, barrier, channel, g.low_x + j * g.step_x,
+                    g.low_y + i * g.step_y, image, right + window % WINDOWS * g.spread_x,
                     down + window / WINDOWS * g.spread_y);
       }
       turn.next();
@@ -131,7 +140,8 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   __syncthreads();
   follow();
   const int taps = g.taps_y * g.taps_x;
-  const int units = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * (taps / (TAP_ROWS * TAPS)) * g.num_splits;
+  const int tiles = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * (taps / (TAP_ROWS * TAPS));
+  const int groups = GROUPED ? g.num_groups : 1, units = tiles * groups * g.num_splits;
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLIT ? (TAPS == 3 ? 24 : 32) : 40));
     if (threadIdx.x == 0) produce(base, full, empty, units, &grad_map, &input_map, g);
@@ -203,10 +213,10 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = unit.row + local + 8 * r;
-      if (row >= g.num_outputs) continue;
+      if (row >= unit.end) continue;
       const float undone = power_of_2(range.lowered[r] - RAISED);
       const long long part = ALTERNATE ? 2 * unit.split + consumer : unit.split;
-      const long long line = ((part * g.num_outputs + row) * taps + unit.tap) * g.num_inputs;
+      const long long line = ((part * groups * g.num_outputs + row) * taps + unit.tap) * g.num_inputs;
 #pragma unroll
       for (int i = 0; i < COLUMNS / 8; ++i) {
         const int channel = unit.column + 8 * i % BN + 2 * (lane % 4);

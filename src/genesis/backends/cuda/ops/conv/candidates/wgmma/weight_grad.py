@@ -23,7 +23,7 @@ _SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # BK
 _REACH = 8  # pixels at most between the first and the last tap of a window
 _CHANNELS_APART = {dtypes.float32: 4, dtypes.float16: 8, dtypes.bfloat16: 8}  # 16 bytes, as the copy engine wants
-_LEAST_CHANNELS = 16  # with fewer, most of a tile is empty
+_LEAST_CHANNELS, _LEAST_OF_A_GROUP = 16, 32  # with fewer, most of a tile is empty
 _LEAST_STEPS, _MOST_STEPS = 6, 128  # of a split: each ends with an addition in float32
 # Of a split of 16-bit types, which is one chain of tensor cores' sums: they cut off, and drift in one direction. On an
 # H200, 3136 steps were 2.3e-4 off; rounded to float16, which alone comes to 2.1e-4, 1.3e-4 may be.
@@ -43,6 +43,7 @@ class Shape:
     taps: int = 1  # of a row that a tile computes
     windows: int = 1  # of the input that they read
     tap_rows: int = 1  # of those taps, another one for each consumer
+    grouped: bool = False
 
     @property
     def rows(self) -> int:
@@ -58,6 +59,7 @@ class Shape:
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers,
             "SPLIT": int(dtype is dtypes.float32), "ALTERNATE": int(self.alternate), "PRODUCTS": self.products,
             "TAPS": self.taps, "WINDOWS": self.windows, "TAP_ROWS": self.tap_rows,
+            "GROUPED": int(self.grouped),
             "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
         }  # fmt: skip
         return hopper.cubin("conv_wgmma_weight_grad", _SOURCE, tuple(macros.items()))
@@ -91,7 +93,7 @@ def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
         choice = _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
     windows, tap_rows = _windows(problem), problem.weight_shape[2]
     return tuple(
-        shape
+        dataclasses.replace(shape, grouped=problem.groups > 1)
         for shape in choice
         if shape.taps == 1
         or (windows is not None and windows.num_windows == shape.windows and tap_rows % shape.tap_rows == 0)
@@ -196,18 +198,17 @@ class WgmmaWeightGrad(Candidate[ConvProblem]):
 
 def _is_supported(problem: ConvProblem) -> bool:
     p = problem
-    outputs, inputs = p.weight_shape[:2]
+    outputs, inputs = p.weight_shape[0] // p.groups, p.weight_shape[1]
     return (
         p.direction == WEIGHT_GRAD
         and p.dtype in _CHANNELS_APART
-        and p.groups == 1
         and p.alignment == 16
-        and outputs % _CHANNELS_APART[p.dtype] == 0
+        and p.weight_shape[0] % _CHANNELS_APART[p.dtype] == 0
         and inputs % _CHANNELS_APART[p.dtype] == 0
-        and min(outputs, inputs) >= _LEAST_CHANNELS
+        and min(outputs, inputs) >= (_LEAST_CHANNELS if p.groups == 1 else _LEAST_OF_A_GROUP)
         and p.num_terms > 0
         and hopper.is_accurate(p, p.num_terms)
-        and max(p.num_terms, numel(p.input_shape) // inputs) < 2**30
+        and max(p.num_terms, numel(p.input_shape) // p.input_shape[1]) < 2**30
         and hopper.is_available(p.device)
         and all(hopper.is_within_reach(axis, size) for axis, size in zip(_axes(p), p.input_shape[2:], strict=True))
     )
@@ -224,8 +225,7 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Box | Pi
     from genesis.backends.cuda.driver.tensor_maps import Box, Pixels
 
     p = problem
-    outputs, inputs, *taps = p.weight_shape
-    images, _, height, width = p.input_shape
+    (outputs, _, *taps), (images, inputs, height, width) = p.weight_shape, p.input_shape
     axes, num_pixels, in_window, shift = _axes(p), _num_pixels(p, shape), _TERMS, 0
     loaded = 128 // p.dtype.itemsize
     grad: Box | Pixels = Box(p.dtype, (1, num_pixels, outputs), (1, _TERMS, loaded))
@@ -242,7 +242,8 @@ def _geometry(problem: ConvProblem, shape: Shape, splits: int) -> tuple[Box | Pi
         p.dtype, (images, height, width, inputs), (low_y, low_x), (high_y, high_x), p.stride, in_window, loaded
     )
     geometry = {
-        "num_outputs": outputs, "num_inputs": inputs, "num_pixels": num_pixels,
+        "num_groups": p.groups, "num_outputs": outputs // p.groups, "num_inputs": inputs // p.groups,
+        "num_pixels": num_pixels,
         "out_height": axes[0].out_size, "out_width": axes[1].out_size,
         "step_y": p.stride[0], "step_x": p.stride[1], "low_y": low_y, "low_x": low_x,
         "taps_y": taps[0], "taps_x": taps[1], "spread_y": p.dilation[0], "spread_x": p.dilation[1],
@@ -263,7 +264,8 @@ def _num_steps(problem: ConvProblem, shape: Shape) -> int:
 
 def _num_tiles(problem: ConvProblem, shape: Shape) -> int:
     outputs, inputs, *taps = problem.weight_shape
-    return -(-outputs // shape.rows) * -(-inputs // shape.columns) * math.prod(taps) // (shape.taps * shape.tap_rows)
+    of_group = -(-outputs // problem.groups // shape.rows) * -(-inputs // shape.columns)
+    return problem.groups * of_group * math.prod(taps) // (shape.taps * shape.tap_rows)
 
 
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:

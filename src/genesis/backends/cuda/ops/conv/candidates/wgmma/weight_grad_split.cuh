@@ -48,8 +48,9 @@ __device__ __forceinline__ void store_parts(u32 window, int thread, const float 
 
 #define HAS_INFINITIES (1 << 16)  // in exponents
 
-// A window, BN float32 of each pixel, becomes its parts, times 2^exponent. most_of_warp: four numbers, of this window.
-__device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, int* exponent) {
+// A window, BN float32 of each pixel, becomes its parts, times 2^exponent. most_of_warp: four numbers, of this window;
+// num_channels: others are another group's, which must not decide on the exponent.
+__device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, int* exponent, int num_channels) {
   const int thread = threadIdx.x % 128;
   float v[8 * ROUNDS];
   float mosts[4] = {0.f, 0.f, 0.f, 0.f};  // four, which need not wait for one another
@@ -61,6 +62,12 @@ __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, 
     if (is_chunk(thread + 128 * i)) {
       load_16_bytes(chunk.first, v[8 * i], v[8 * i + 1], v[8 * i + 2], v[8 * i + 3]);
       load_16_bytes(chunk.second, v[8 * i + 4], v[8 * i + 5], v[8 * i + 6], v[8 * i + 7]);
+    }
+    if (GROUPED) {
+      const int channel = (thread + 128 * i) / PIXELS * 8;
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        if (channel + e / 4 * 4 >= num_channels) v[8 * i + e] = 0.f;
     }
   }
 #pragma unroll
@@ -103,7 +110,7 @@ __device__ __forceinline__ void convert(
 #pragma unroll
       for (int i = 0; i < WINDOWS; ++i) {
         const int slot = turn.stage * WINDOWS + i;
-        convert_window(input + i * WINDOW_BYTES, largest + 4 * slot, exponents + slot);
+        convert_window(input + i * WINDOW_BYTES, largest + 4 * slot, exponents + slot, g.num_inputs - unit.column);
       }
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       barrier_arrive(ready + 8 * turn.stage);

@@ -115,7 +115,8 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
     patch_fma_forward(const char* __restrict__ first, const float* __restrict__ weight, float* __restrict__ out,
                       const float* __restrict__ bias, const float* __restrict__ residual, const Geometry g) {
   uint4* const pixels = patch + MOST_TAPS * CHANNELS * WEIGHT_PITCH;
-  const int block = blockIdx.x / g.slices, slice = blockIdx.x - block * g.slices, phase = slice % PHASES;
+  const int block = blockIdx.x / g.slices, slice = blockIdx.x - block * g.slices;
+  const int phase = (slice + block) % PHASES;  // a multiprocessor's blocks should not all have the most taps
   const int first_output = slice / PHASES * BLOCK_OUTPUTS;
   const Phase down(phase / STEP_X, WEIGHT_TAPS_Y, STEP_Y, PADDING_Y, DILATION_Y);
   const Phase right(phase % STEP_X, WEIGHT_TAPS_X, STEP_X, PADDING_X, DILATION_X);

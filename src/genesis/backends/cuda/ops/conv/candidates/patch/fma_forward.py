@@ -22,7 +22,7 @@ from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
 from genesis.shapes import Shape
 
 NAME = "patch_fma_forward"
-_MOST_CHANNELS = 96  # that are summed: of more, tensor cores are ahead
+_MOST_CHANNELS, _MOST_TERMS = 96, 864  # that are summed: of more, tensor cores are ahead; where there are phases
 _WHOLE, _CHAIN = 28, 96  # terms that may be one chain of additions; of a part of more
 _MOST_FOURS = 800  # terms: sums of four of them may be one chain
 _MOST_SUMS = 64  # that a thread keeps
@@ -80,8 +80,7 @@ class Work(ForwardWork):
 
     @property
     def taps(self) -> Pair:
-        y, x = (-(-n // step) for n, step in zip(self.problem.weight_shape[2:], self.steps, strict=True))
-        return y, x
+        return _taps(self.problem)
 
     @property
     def padding(self) -> Pair:
@@ -187,6 +186,12 @@ def _steps(problem: ConvProblem) -> Pair:
     return problem.stride if problem.direction == INPUT_GRAD else (1, 1)
 
 
+def _taps(problem: ConvProblem) -> Pair:
+    """Rows and columns of the taps that a result meets, at most."""
+    y, x = (-(-n // step) for n, step in zip(problem.weight_shape[2:], _steps(problem), strict=True))
+    return y, x
+
+
 def _phase_shape(problem: ConvProblem, images: Shape) -> Shape:
     """(N, C, H, W) of a phase of those images."""
     number, channels, *sizes = images
@@ -201,12 +206,16 @@ class PatchFmaForward(ForwardCandidate):
         p = problem
         has_phases = p.direction != INPUT_GRAD or p.stride == (1, 1) or p.dilation == (1, 1)
         is_small = p.first_shape[1] <= _MOST_CHANNELS
+        if _steps(p) != (1, 1) and p.first_shape[1] * math.prod(_taps(p)) <= _MOST_TERMS:
+            is_small = True
         return super().computes(p) and has_phases and is_small and shape.supports_float32(p)
 
     @classmethod
     def is_best_guess(cls, problem: ConvProblem) -> bool:
         """Is the kernel ahead of all others, as measured on an H100?"""
         outputs, inputs, *taps = problem.weight_shape
+        if problem.direction == INPUT_GRAD and problem.stride != (1, 1) and (outputs % 4 or inputs % 4):
+            return True  # others copy channels that do not lie at multiples of 16 bytes
         return min(outputs, inputs) <= 48 if math.prod(taps) == 1 else outputs * inputs <= 32 * 32
 
     @classmethod

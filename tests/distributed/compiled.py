@@ -31,7 +31,8 @@ def _step(model: DistributedDataParallel, optimizer: str, how: str) -> Step:
         if accumulates:
             with model.no_sync():
                 F.mse_loss(model(inputs * 2), targets).backward()
-        loss = F.mse_loss(model(inputs), targets)
+        with genesis.autocast(inputs.device.type, dtype=genesis.bfloat16, enabled="autocast" in how):
+            loss = F.mse_loss(model(inputs).to(targets.dtype), targets)
         scaler.scale(loss).backward()
         if has_clipping:
             scaler.unscale_(stepper)
@@ -54,9 +55,12 @@ def _micro(model: DistributedDataParallel, optimizer: str, how: str) -> Step:
     return step
 
 
-def _sides(rank: int, network: str, norm: str, device: str, **options: Any) -> list[DistributedDataParallel]:
+def _sides(
+    rank: int, network: str, norm: str, device: str, dtype: str = "float64", **options: Any
+) -> list[DistributedDataParallel]:
     genesis.manual_seed(rank)
-    module = (programs.convolutional() if network == "convolutional" else programs.dense()).double().to(device)
+    module = programs.convolutional() if network == "convolutional" else programs.dense()
+    module = module.to(device, programs.DTYPES[dtype])
     modules = [module, copy.deepcopy(module)]
     if norm == "synchronized":
         modules = [nn.SyncBatchNorm.convert_sync_batchnorm(each) for each in modules]
@@ -81,11 +85,12 @@ def train(
     """A compiled step of data parallel training does what the eager one does. Returns: how many steps were replays."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        models = _sides(rank, network, norm, device, **options)
+        dtype = "float32" if "autocast" in how else "float64"  # which autocast leaves alone
+        models = _sides(rank, network, norm, device, dtype, **options)
         ours, theirs = (_step(model, optimizer, how) for model in models)
         compiled = genesis.compile(ours)
         for number in range(steps):
-            pair = programs.batch(number, "float64", image=network == "convolutional")
+            pair = programs.batch(number, dtype, image=network == "convolutional")
             given = [programs.mine(rank, size, each).to(device) for each in pair]
             assert compiled(*given).item() == theirs(*given).item(), number
             _same(models, f"step {number}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import genesis
+import genesis.nn.functional as F
 from genesis import backends, nn
 from genesis.distributed.group import require
 from genesis.nn.parallel import DistributedDataParallel
@@ -78,6 +82,49 @@ def calls(rank: int, size: int) -> tuple[dict[str, int], int, int]:
     assert model._reducer is not None
     copies["gradients"] = made.pop("copy_all_into")
     return copies, require("calls").count(0) - before, len(model._reducer.buckets)
+
+
+def under_autocast(rank: int, size: int) -> list[int]:
+    """Gradients that are cast are cast into their buckets. Returns: how many others each copy brings there."""
+    module = convolutional()
+    whole = copy.deepcopy(module)
+    model = DistributedDataParallel(module)
+    whole.load_state_dict(model.state_dict())
+    copied: list[int] = []
+
+    def counted(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if op == "copy_all_into":
+                copied.append(len(args[0]))
+            return function(*args, **kwargs)
+
+        return call
+
+    def backward(network: nn.Module, step: int, of: int) -> None:
+        inputs, targets = batch(10 * step + of, "float32", image=True)
+        with genesis.autocast("cpu", dtype=genesis.bfloat16):
+            loss = F.mse_loss(network(inputs).float(), targets)
+        with backends.use("cpu", backends.get("cpu").wrapped(counted)):
+            loss.backward()
+
+    for step in range(3):
+        expected = []
+        for of in range(size):
+            whole.zero_grad()
+            whole.load_state_dict(module.state_dict())
+            backward(whole, step, of)
+            expected.append([parameter.grad for parameter in whole.parameters()])
+        model.zero_grad()
+        copied.clear()
+        backward(model, step, rank)
+        for parameter, *grads in zip(module.parameters(), *expected, strict=True):
+            mean = sum(grads[1:], grads[0]) / size
+            np.testing.assert_allclose(parameter.grad.numpy(), mean.numpy(), rtol=1e-6, atol=1e-7)
+    assert model._reducer is not None
+    for bucket in model._reducer.buckets:
+        for number, view in zip(bucket.numbers, bucket.views, strict=True):
+            assert model._reducer.parameters[number].grad.array is view
+    return copied
 
 
 def later_hooks(rank: int, size: int) -> None:

@@ -17,11 +17,13 @@ STEPS: dict[str, dict[str, Any]] = {
     "gradients that stay": {"how": "keep accumulate"},
     "compression": {"compression": "bfloat16"},
     "buffers": {"network": "convolutional"},
+    "autocast": {"network": "convolutional", "how": "autocast"},
     "SyncBatchNorm": {"network": "convolutional", "norm": "synchronized"},
 }
 ON_CUDA: dict[str, dict[str, Any]] = {
     "accumulation": {"how": "accumulate", "steps": 5},
     "scaler": {"how": "scaler", "steps": 6},
+    "autocast and accumulation": {"how": "autocast accumulate", "steps": 5},
     "AdamW, scaler and clipping": {"optimizer": "AdamW", "how": "scaler clip", "steps": 6},
     "SyncBatchNorm": {"network": "convolutional", "norm": "synchronized", "steps": 5},
 }

@@ -8,6 +8,7 @@ import pytest
 
 import genesis
 from genesis import nn
+from genesis.nn.parallel.buckets import plan
 from tests.distributed.ranks import Ranks
 
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -109,6 +110,24 @@ def test_a_step_copies_each_bucket_once_and_all_buffers_together(two_ranks: Rank
     for copies, num_calls, num_buckets in two_ranks.run("copies.calls"):
         assert copies == {"buffers": 1, "gradients": num_buckets}
         assert num_calls == num_buckets + 1
+
+
+def test_gradients_are_cast_into_their_buckets(two_ranks: Ranks) -> None:
+    """Those of convolutions and linear layers; the six of batch norms are in float32 already."""
+    for copied in two_ranks.run("copies.under_autocast"):
+        assert sum(copied) == 6
+
+
+def test_the_last_bucket_is_short() -> None:
+    """Backward does not hide it. One gradient alone may be longer."""
+    sizes = [1000, 300_000, 200_000, 600_000, 150_000, 100_000, 10]
+    parameters = [nn.Parameter(genesis.zeros(size)) for size in sizes]
+    found = plan(parameters, range(len(sizes)), 4 << 20)
+    assert [[place.parameter for place in bucket] for bucket in found] == [[0], [1, 2], [3], [4, 5, 6]]
+    found = plan(parameters, [0, 1, 4, 2, 5, 3], 4 << 20)
+    assert [[place.parameter for place in bucket] for bucket in found] == [[0], [1, 4, 2, 5], [3]]
+    found = plan(parameters, [0, 1, 5, 2, 6], 16 << 20)
+    assert [[place.parameter for place in bucket] for bucket in found] == [[0], [1, 5], [2, 6]]
 
 
 def test_hooks_after_those_of_the_wrapper(two_ranks: Ranks) -> None:

@@ -77,7 +77,7 @@ from tests.distributed import compiled
 
 for arguments in (
     {}, {"how": "accumulate"}, {"optimizer": "AdamW", "how": "scaler clip"}, {"compression": "bfloat16"},
-    {"network": "convolutional", "norm": "synchronized"},
+    {"network": "convolutional", "norm": "synchronized"}, {"network": "convolutional", "how": "autocast"},
 ):
     print(arguments, flush=True)
     with genesis.settings.override(deterministic=True):

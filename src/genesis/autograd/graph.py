@@ -30,6 +30,10 @@ class RepeatableHook:
     def __call__(self, leaf: Tensor) -> None:
         raise NotImplementedError
 
+    def place(self) -> NDArray | None:
+        """Where the leaf's gradient should lie, in its shape and dtype; None: it may lie anywhere."""
+        return None
+
 
 new = object.__new__  # a variable that has only its array to be told; __init__ takes five times as long
 
@@ -279,11 +283,13 @@ class Node:
         retain_graph: bool,
         owns_grad: bool = False,
         addend: NDArray | None = None,
+        place: Callable[[Tensor], NDArray | None] | None = None,
     ) -> list[tuple[NDArray | None, bool]]:
         """The gradient of each input, from those of the outputs, and whether nobody else holds its memory.
 
         owns_grad: nobody else holds the memory of the first output's gradient.
         addend: of a function that adds_up, what the gradient of its first argument is so far.
+        place: where a copy of a leaf's gradient should lie, if one has to be made.
         """
         ctx = self.ctx
         if ctx is None:
@@ -325,11 +331,13 @@ class Node:
             name = f"{self.function.__name__}.backward"
             results = tuple([None if result is None else array_from(name, result) for result in results])
         return [
-            _NO_GRAD if result is None or edge is None else self._delivered(result, edge, elsewhere)
+            _NO_GRAD if result is None or edge is None else self._delivered(result, edge, elsewhere, place)
             for result, edge in zip(results, self.edges, strict=True)
         ]
 
-    def _delivered(self, grad: NDArray, edge: Edge, elsewhere: set[int]) -> tuple[NDArray | None, bool]:
+    def _delivered(
+        self, grad: NDArray, edge: Edge, elsewhere: set[int], place: Callable[[Tensor], NDArray | None] | None
+    ) -> tuple[NDArray | None, bool]:
         """A gradient in the shape and dtype that edge wants, and whether nobody else holds its memory."""
         target, index = edge
         if type(target) is Node:
@@ -351,6 +359,10 @@ class Node:
                 require_form(self.function)
             elif grad.dtype.is_complex:
                 grad = grad.part(0)
+            there = None if place is None or type(target) is Node else place(target)
+            if there is not None:
+                there.copy_into(grad)
+                return there, True
             grad = grad.to(dtype)
         # A Function of users may keep what it returns.
         repeats = 0 in grad.strides and grad.is_expanded

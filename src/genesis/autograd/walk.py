@@ -192,6 +192,7 @@ def _walk(
     asked = {id(target) for target, _ in targets or ()}
     gradients = _Gradients(seeds, nodes, None if targets is None else asked)
     deliver, collect, own = gradients.deliver, gradients.collect, gradients.own
+    place = gradients.place if targets is None else None
     for variable, seed in seeds:
         deliver(*edge_to(variable), seed.clone() if variable.is_leaf else seed, False)  # a leaf keeps it
     for node in sorted(nodes, key=NUMBER, reverse=True):
@@ -202,7 +203,7 @@ def _walk(
         if any(edges) and grads != [None] * len(grads):
             addend = gradients.take(edges[0]) if node.function.adds_up and edges[0] else None
             with callsite.backward_of(node.line) if node.line else _NO_LINE:
-                results = node.input_grads(grads, retain_graph, (id(node), 0) in own, addend)
+                results = node.input_grads(grads, retain_graph, (id(node), 0) in own, addend, place)
             if callsite.anomaly == (True, True):
                 require_no_nan(node.function, node.line, [grad for grad, _ in results])
         else:
@@ -261,6 +262,19 @@ class _Gradients:
                     _accumulate(target, total)
             else:
                 self.found[key] = total
+
+    def place(self, leaf: Tensor) -> NDArray | None:
+        """Where a hook wants a leaf's gradient to lie, if it is about to be delivered, whole and as it stays."""
+        hooks, key = leaf._post_accumulate_hooks, id(leaf)
+        if not hooks or leaf._hooks or leaf.grad is not None or not leaf._requires_grad:
+            return None
+        if self._pending[key] > 1 or (key, 0) in self._sums:
+            return None
+        for hook in hooks:
+            place = hook.place() if isinstance(hook, RepeatableHook) else None
+            if place is not None and place.shape == leaf.array.shape and place.dtype is leaf.array.dtype:
+                return place
+        return None
 
     def take(self, edge: Edge) -> NDArray | None:
         """The gradient so far, which is delivered again as a part of a larger one."""

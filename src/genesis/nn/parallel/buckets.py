@@ -19,7 +19,9 @@ from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
 _ALIGNMENT = 64  # bytes: vectorized kernels read from such addresses
-_FIRST = 1 << 20  # bytes of the first bucket: the sooner the first call starts, the more of them is hidden
+# Bytes of the first bucket: the sooner the first call starts, the more of them is hidden. And of the last one, which
+# backward does not hide.
+_SHORT = 1 << 20
 
 
 class Place(NamedTuple):
@@ -144,10 +146,27 @@ def plan(parameters: Sequence[Parameter], order: Sequence[int], most_bytes: floa
         kind, size = (array.dtype, array.device), array.numel * array.dtype.itemsize
         place = Place(number, array.clone().strides)  # dense, whatever the parameter is a view of
         index, filled = open_ones.get(kind, (-1, 0))
-        limit = min(_FIRST, most_bytes) if index == 0 else most_bytes
+        limit = min(_SHORT, most_bytes) if index == 0 else most_bytes
         if index < 0 or filled + size > limit:
             index, filled = len(buckets), 0
             buckets.append([])
         buckets[index].append(place)
         open_ones[kind] = index, filled + size
+    for index, filled in list(open_ones.values()):
+        last = _end(buckets[index], parameters) if filled > _SHORT else []
+        if last:
+            del buckets[index][-len(last) :]
+            buckets.append(last)
     return buckets
+
+
+def _end(bucket: Sequence[Place], parameters: Sequence[Parameter]) -> list[Place]:
+    """The last gradients of a bucket, as many as are short together."""
+    num_bytes, first = 0, len(bucket)
+    for place in reversed(bucket):
+        array = parameters[place.parameter].array
+        num_bytes += array.numel * array.dtype.itemsize
+        if num_bytes > _SHORT:
+            break
+        first -= 1
+    return list(bucket[first:])

@@ -31,6 +31,9 @@ class Arrival(RepeatableHook):
     def __call__(self, leaf: Tensor) -> None:
         self.reducer.arrive(self._number, leaf)
 
+    def place(self) -> NDArray | None:
+        return self.view if self.reducer.is_on else None
+
     @property
     def view(self) -> NDArray:
         """The part of a bucket that is to hold the gradient."""

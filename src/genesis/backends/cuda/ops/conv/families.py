@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from genesis import dtypes
@@ -32,6 +33,7 @@ from genesis.backends.cuda.ops.conv.candidates.with_residual_pass import Residua
 from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import StatisticsPass
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 
+_ONE_STEP = 32  # terms that a tensor core's product of 16-bit types takes at a time
 _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _STATISTICS_PASS, _RESIDUAL_PASS, _EPILOGUE_PASS = StatisticsPass(), ResidualPass(), EpiloguePass()
 _FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
@@ -62,12 +64,13 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     - where all bits of float32 count. They have nothing on tensor cores for that, and their sums are chains of
       multiply-adds: of more than 280 terms they are further off than 3e-7, or not, depending on how a plan shares them
       out. The tuner checks that, a guess can't;
-    - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours;
+    - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours. Of those for first
+      layers, the one for 3×3 taps of an image is the plain one: its 27 terms are one step, and need no copies;
     - in 16 bits, where they would copy channels first that are no multiples of 8, unless there is one tap;
     - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
 
     The kernels for groups come after all others, but first where the others are far behind them: in the weight's
-    gradient in float32 after Hopper's, which take a quarter of their time with 56 channels a group.
+    gradient after Hopper's: with 56 channels a group, they take a quarter of the time in float32, half in bfloat16.
     """
     if problem.statistics:
         appended = [PassFamily(_STATISTICS_PASS, family) for family in in_order(_STATISTICS_PASS.without(problem))]
@@ -86,8 +89,7 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
 def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     """All families, the libraries and the kernels for groups where in_order() says."""
     if grouped_shapes.is_best_guess(problem):
-        is_split = problem.dtype is dtypes.float32 and problem.direction == WEIGHT_GRAD
-        first = (_WGMMA, _GROUPED) if is_split else (_GROUPED,)
+        first = (_WGMMA, _GROUPED) if problem.direction == WEIGHT_GRAD else (_GROUPED,)
         return [*first, *(family for family in FAMILIES if family not in first)]
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
     first_layer = (
@@ -98,7 +100,8 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     waits_for_the_host = problem.flops < 10**8 and problem.bytes < 2**20
     if not (exact or first_layer or waits_for_the_host or plain_shapes.is_best_guess(problem)):
         return FAMILIES
-    return sorted(FAMILIES, key=lambda family: family.prefix in _LIBRARIES)
+    is_short = problem.dtype.itemsize == 2 and math.prod(problem.weight_shape[1:]) <= _ONE_STEP
+    return sorted(FAMILIES, key=lambda each: (each.prefix in _LIBRARIES, is_short and each is _FIRST_LAYER))
 
 
 def _with_statistics() -> list[Family[ConvProblem]]:

@@ -15,6 +15,7 @@ from genesis.backends.backend import Backend
 from genesis.backends.cuda.ops.conv.candidates.small_c import candidate as small_c
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
+from genesis.backends.cuda.ops.conv.families import in_order
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 
 
@@ -107,3 +108,17 @@ def test_more_warpgroups_come_first_in_16_bits(
     stem = ConvProblem(FORWARD, (64, 3, 224, 224), (64, 3, 7, 7), (2, 2), (3, 3), dtype=dtype, precision="high")
     rows = [int(each.name.partition("/")[2].partition("x")[0]) for each in SmallCFamily().variants(stem)]
     assert (rows[0], rows[-1]) == ((192, 64) if leads else (128, 128))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float16])
+@pytest.mark.parametrize(("taps", "expected"), [(3, "implicit_gemm"), (7, "small_c")])
+def test_short_sums_of_16_bits_need_no_windows(
+    simulated: Backend, monkeypatch: pytest.MonkeyPatch, dtype: dtypes.DType, taps: int, expected: str
+) -> None:
+    """The 27 terms of 3×3 taps of an image are one step of the plain kernel."""
+    monkeypatch.setattr(hopper, "is_available", lambda device: True)
+    for direction in (FORWARD, WEIGHT_GRAD):
+        stem = ConvProblem(direction, (64, 3, 224, 224), (64, 3, taps, taps), (2, 2), (taps // 2,) * 2, dtype=dtype)
+        families = [family.prefix for family in in_order(stem)]
+        assert min(("small_c", "implicit_gemm"), key=families.index) == expected
+        assert families.index("cudnn") > families.index(expected) or (direction, taps) == (WEIGHT_GRAD, 7)

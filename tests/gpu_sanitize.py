@@ -167,13 +167,14 @@ def convolve_in_bfloat16() -> None:
 
 def convolve_with_own_kernels(dtype: dtypes.DType, precision: str, tolerance: float) -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
-    weights = {
-        (24, 16, 3, 3): 2, (3, 16, 3, 3): 2, (8, 3, 5, 5): 2, (64, 64, 3, 3): 1, (24, 1, 3, 3): 2, (40, 1, 7, 7): 1,
-        (18, 10, 3, 3): 1, (12, 18, 1, 1): 1, (26, 37, 1, 1): 1,
-    }  # strides; those with one channel are depthwise  # fmt: skip
+    layers = {
+        (24, 16, 3, 3): (2, 1), (3, 16, 3, 3): (2, 1), (8, 3, 5, 5): (2, 1), (64, 64, 3, 3): (1, 1),
+        (24, 1, 3, 3): (2, 24), (40, 1, 7, 7): (1, 40), (18, 10, 3, 3): (1, 1), (12, 18, 1, 1): (1, 1),
+        (26, 37, 1, 1): (1, 1), (80, 40, 3, 3): (1, 2), (64, 32, 1, 3): (2, 2),
+    }  # (stride, groups) by the weight's shape  # fmt: skip
     found = {}
-    for (weight, stride), direction in itertools.product(weights.items(), (FORWARD, INPUT_GRAD, WEIGHT_GRAD)):
-        groups, padding = weight[0] if weight[1] == 1 else 1, 0 if weight[2] == 1 else 1
+    for (weight, (stride, groups)), direction in itertools.product(layers.items(), (FORWARD, INPUT_GRAD, WEIGHT_GRAD)):
+        padding = 0 if weight[2] == 1 else 1
         problem = ConvProblem(
             direction, (2, weight[1] * groups, 9, 8), weight, (stride, stride), (padding, padding), groups=groups,
             dtype=dtype, precision=precision,

@@ -381,6 +381,37 @@ def after_an_error(rank: int, size: int, failing: list[int], position: int, find
     return said
 
 
+def after_an_error_under_autocast(rank: int, size: int) -> None:
+    """The pass of a graph made before another one's failed on a rank: that rank sends first what it left out."""
+    module = nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)])
+    model = DistributedDataParallel(module, bucket_cap_mb=1e-5)
+    model(genesis.ones(1, 2)).sum().backward()
+    inputs = genesis.arange(2.0 * size).reshape(size, 2)
+    with genesis.autocast("cpu", dtype=genesis.bfloat16):
+        broken, loss = model(genesis.ones(1, 2)).sum(), model(mine(rank, size, inputs)).sum()
+
+    def fail(grad: Tensor) -> None:
+        raise RuntimeError("meant")
+
+    handles = [module[3].weight.register_hook(fail)] if rank == 1 else []
+    try:
+        broken.backward()
+    except (RuntimeError, dist.DistributedError):
+        pass
+    else:
+        raise AssertionError("no error")
+    for handle in handles:
+        handle.remove()
+    model.zero_grad()
+    loss.backward()
+    whole = copy.deepcopy(module)
+    whole.zero_grad()
+    for row in range(size):
+        with genesis.autocast("cpu", dtype=genesis.bfloat16):
+            (whole(inputs[row : row + 1]).sum() / size).backward()
+    assert_close(module, whole, 1e-6)
+
+
 def refused(rank: int, size: int, calls: list[dict[str, Any]]) -> str:
     """Calls that differ between ranks raise on all of them, and the group goes on."""
     call = dict(calls[rank])

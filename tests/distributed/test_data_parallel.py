@@ -153,6 +153,10 @@ def test_a_backward_pass_that_failed_everywhere(two_ranks: Ranks, position: int)
     assert two_ranks.run("after_an_error", failing=[0, 1], position=position, find_unused=False) == ["meant"] * 2
 
 
+def test_a_pass_of_an_older_graph_after_one_that_failed(two_ranks: Ranks) -> None:
+    two_ranks.run("after_an_error_under_autocast")
+
+
 @pytest.mark.parametrize("position", [0, 2])
 @pytest.mark.parametrize("find_unused", [False, True])
 def test_a_backward_pass_that_failed_on_a_rank(two_ranks: Ranks, position: int, find_unused: bool) -> None:

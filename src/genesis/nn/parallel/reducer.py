@@ -32,7 +32,7 @@ class Arrival(RepeatableHook):
         self.reducer.arrive(self._number, leaf)
 
     def place(self) -> NDArray | None:
-        return self.view if self.reducer.is_on else None
+        return self.view if self.reducer.is_free() else None
 
     @property
     def view(self) -> NDArray:
@@ -147,6 +147,10 @@ class Reducer:
         bucket.gather(self.parameters)
         while not self._waits and self._next < len(self.buckets) and not self.buckets[self._next].num_missing:
             self._send()
+
+    def is_free(self) -> bool:
+        """Whether gradients of this pass may be written to the buckets: not if recover() has yet to send them."""
+        return self.is_on and (self._backward is None or self._backward is state.after_backward)
 
     def recover(self) -> None:
         """If the last backward pass failed on this rank, send what it left out, so that the others do not wait.

@@ -74,8 +74,8 @@ __device__ __forceinline__ void load_weight(float* to, const float* __restrict__
     const int tap = INPUT_GRAD ? rest / CHANNELS : rest % taps;
     const int c = INPUT_GRAD ? rest % CHANNELS : e % fast, k = INPUT_GRAD ? e % fast : rest / taps;
     const int output = first_output + k;
-    const int y = tap / right.taps, of_weight = down.tap(y, STEP_Y) * WEIGHT_TAPS_X + right.tap(tap - y * right.taps, STEP_X);
-    const int all = WEIGHT_TAPS_Y * WEIGHT_TAPS_X;
+    const int y = tap / right.taps, x = tap - y * right.taps, all = WEIGHT_TAPS_Y * WEIGHT_TAPS_X;
+    const int of_weight = down.tap(y, STEP_Y) * WEIGHT_TAPS_X + right.tap(x, STEP_X);
     const int from = INPUT_GRAD ? (c * all + of_weight) * OUTPUTS + output : (output * all + of_weight) * CHANNELS + c;
     to[(tap * CHANNELS + c) * (WEIGHT_PITCH * 4) + k] = output < OUTPUTS ? __ldg(weight + from) : 0.f;
   }

@@ -54,7 +54,7 @@ struct Geometry {
 };
 
 struct Unit {
-  int row, end, column, first_input, tap, split, first, last;  // rows: of all outputs; columns: of a group; the first tap
+  int row, end, column, first_input, tap, split, first, last;  // row: of all outputs; column: of a group; the first tap
 
   __device__ __forceinline__ Unit(int k, const Geometry& g) {
     const int columns = (g.num_inputs + BN - 1) / BN, rows = (g.num_outputs + BM - 1) / BM;

@@ -2,7 +2,8 @@
 
 ResNet-50 or U-Net(32, 4) on random images, bfloat16 autocast, channels_last, SGD with momentum; gradients travel in
 float32, in buckets of 25 MiB, on both sides. "torch-genesis" is PyTorch's loop around `genesis.torch.compile(model)`,
-"torch-genesis-buckets" with Dynamo's graphs ended where buckets of gradients end. "compiled" is Genesis with the whole
+"torch-genesis-buckets" with Dynamo's graphs ended where buckets of gradients end, "torch-genesis-own-buffers" with
+running statistics of each rank's own. "compiled" is Genesis with the whole
 step in `genesis.compile`, "graph" with it in a CUDA graph captured by hand, collectives included in both.
 """
 
@@ -54,7 +55,10 @@ NETWORKS = {
     "unet": Network(lambda: _unet(genesis.models.unet), lambda: _unet(UNet), (3, 256, 256), 21, (256, 256)),
     "tiny": Network(lambda: _tiny(nn), lambda: _tiny(torch.nn), (3, 8, 8), 10),
 }
-SIDES = ("torch", "torch-compile", "torch-genesis", "torch-genesis-buckets", "eager", "compiled", "graph")
+SIDES = (
+    "torch", "torch-compile", "torch-genesis", "torch-genesis-buckets", "torch-genesis-own-buffers", "eager", "compiled",
+    "graph",
+)  # fmt: skip
 _WARM = 6  # steps: genesis.compile captures in the fourth, genesis.torch.compile replays from the third on
 
 
@@ -93,7 +97,9 @@ class Theirs(Loop):
             model = genesis.torch.compile(model)
         if place.is_parallel:
             devices = [place.of_torch] if place.device == "cuda" else None
-            model = torch.nn.parallel.DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
+            model = torch.nn.parallel.DistributedDataParallel(
+                model, devices, broadcast_buffers=not side.endswith("own-buffers"), gradient_as_bucket_view=True
+            )
         fused = True if place.device == "cuda" else None
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=fused)
         self.model: Any = torch.compile(model) if side == "torch-compile" else model

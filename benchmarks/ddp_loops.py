@@ -3,8 +3,8 @@
 ResNet-50 or U-Net(32, 4) on random images, bfloat16 autocast, channels_last, SGD with momentum; gradients travel in
 float32, in buckets of 25 MiB, on both sides. "torch-genesis" is PyTorch's loop around `genesis.torch.compile(model)`,
 "torch-genesis-buckets" with Dynamo's graphs ended where buckets of gradients end, "torch-genesis-own-buffers" with
-running statistics of each rank's own. "compiled" is Genesis with the whole step in `genesis.compile`, "graph" with it in
-a CUDA graph captured by hand, collectives included in both.
+running statistics of each rank's own. "compiled" is Genesis with the whole step in `genesis.compile`, "graph" with it
+in a CUDA graph captured by hand, collectives included in both.
 """
 
 from __future__ import annotations

@@ -38,6 +38,14 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
+def without_vectors() -> Iterator[None]:
+    """Inductor's code for CPUs computes element by element: to find how to vectorize, it takes longer than for all
+    else, simplifying expressions. What is vectorized has been lowered, and its gradient derived, before."""
+    with torch._inductor.config.patch({"cpp.simdlen": 1}):
+        yield
+
+
+@pytest.fixture
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
     """PyTorch's process group, of one process. Returns: a size, in MB, of buckets for DistributedDataParallel that are
     so small that Dynamo ends graphs between them."""

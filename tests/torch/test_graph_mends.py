@@ -306,6 +306,7 @@ def test_inductor_is_told_right_strides() -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_by_inductor(layout: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Inductor divides those of windows that end beyond the padding wrongly; in channels-last, replicated ones fail."""

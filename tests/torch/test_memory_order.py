@@ -119,6 +119,8 @@ def test_strides_are_those_of_the_layers(kind: type[Net], channels: int, device:
     for image_order, weight_order, size in itertools.product((0, 1), (0, 1), sizes):
         if device == "simulated" and weight_order:
             continue
+        if size != (3, 5, 4) and device == "cpu" and (image_order + weight_order + (channels == 1)) % 2:
+            continue  # each pair of orders once in every size, with one channel or several
         theirs = copy.deepcopy(model)
         theirs = theirs.to(memory_format=CHANNELS_LAST) if weight_order else theirs
         theirs, ours = pair(theirs)

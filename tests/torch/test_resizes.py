@@ -108,6 +108,7 @@ def test_symbolic_sizes_stay_symbolic(how: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.filterwarnings("ignore")
 def test_by_inductor(layout: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

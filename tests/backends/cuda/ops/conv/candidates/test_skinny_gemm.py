@@ -65,9 +65,12 @@ on_host_only = pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
 def test_on_the_host(
     cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, case: int, direction: str
 ) -> None:
+    """In float32, and in the 16-bit types in turns: they differ in their conversions only."""
+    left_out = DTYPES[1 + (case + DIRECTIONS.index(direction)) % 2]
     for dtype in DTYPES:
-        problem = _problem(CASES[case][0], dtype, direction)
-        against_float64.check(put, get, problem, _candidate(case, direction))
+        if dtype is not left_out:
+            problem = _problem(CASES[case][0], dtype, direction)
+            against_float64.check(put, get, problem, _candidate(case, direction))
 
 
 @on_host_only

@@ -144,9 +144,9 @@ def compare_kinds(what: str, actual: Any, expected: torch.Tensor) -> None:
 def compare_values(what: str, actual: Any, expected: torch.Tensor, tolerance: float | None = None) -> None:
     tolerance = TOLERANCE.get(expected.dtype, 0.0) if tolerance is None else tolerance
     values, expected = actual.detach().cpu().to_torch(), expected.detach().cpu()
-    if values.shape == expected.shape and values.dtype is expected.dtype:
-        if torch.allclose(values, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
-            return  # assert_close takes five times as long, to say what is not
+    is_alike = values.shape == expected.shape and values.dtype is expected.dtype
+    if is_alike and torch.allclose(values, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
+        return  # assert_close takes five times as long, to say what is not
     torch.testing.assert_close(
         values,
         expected,

@@ -92,7 +92,6 @@ template <bool BF16> void multiply_8(float (&sums)[4], u32 a0, u32 a1, u32 b0) {
 """
 
 _HOST = r"""
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>  // <cmath> and <algorithm> would take longer to compile than all else
@@ -117,11 +116,10 @@ static unsigned __float_as_uint(float value) { unsigned r; memcpy(&r, &value, 4)
 struct Index { unsigned x; };
 static Index threadIdx, blockIdx, gridDim;
 static constexpr int MOST = 1024, STACK = 1 << 16;
-static ucontext_t starting;
-static jmp_buf scheduler, threads_[MOST];  // swapcontext() would ask the kernel for the signals, each time
+static ucontext_t scheduler, threads_[MOST];
 static char stacks[MOST][STACK];
 static bool is_done[MOST];
-static void __syncthreads() { if (!_setjmp(threads_[threadIdx.x])) _longjmp(scheduler, 1); }
+static void __syncthreads() { swapcontext(&threads_[threadIdx.x], &scheduler); }
 // Each lane leaves its number where its neighbour finds it. Two places in turns: no one is a turn ahead.
 static float __shfl_xor_sync(unsigned, float value, int distance) {
   static float numbers[2][MOST];
@@ -142,19 +140,7 @@ static float* const everything = memory;
 #include SOURCE
 static const void* const* addresses;
 static Geometry geometry;
-static void body() { CALL; is_done[threadIdx.x] = true; _longjmp(scheduler, 1); }
-static void start(int thread) {
-  getcontext(&starting);
-  starting.uc_stack.ss_sp = stacks[thread], starting.uc_stack.ss_size = STACK, starting.uc_link = nullptr;
-  makecontext(&starting, body, 0);
-  setcontext(&starting);
-}
-static void go_on(int thread, bool first) {
-  threadIdx.x = thread;
-  if (_setjmp(scheduler)) return;
-  if (first) start(thread);
-  _longjmp(threads_[thread], 1);
-}
+static void body() { CALL; is_done[threadIdx.x] = true; swapcontext(&threads_[threadIdx.x], &scheduler); }
 // The number of threads that ended before others had waited as often as they; negative: of another geometry.
 extern "C" int launch(int grid, int threads, int shared, const void* const* given, const void* structure, int size) {
   if (size != sizeof(Geometry)) return -1;
@@ -162,13 +148,19 @@ extern "C" int launch(int grid, int threads, int shared, const void* const* give
   memcpy(&geometry, structure, size);
   for (blockIdx.x = 0; blockIdx.x < (unsigned)grid; ++blockIdx.x) {
     for (int i = 0; i < SHARED; ++i) everything[i] = __builtin_nanf("");
-    for (int t = 0; t < threads; ++t) is_done[t] = false;
-    for (int turn = 0;; ++turn) {
+    for (int t = 0; t < threads; ++t) {
+      getcontext(&threads_[t]);
+      threads_[t].uc_stack.ss_sp = stacks[t], threads_[t].uc_stack.ss_size = STACK, threads_[t].uc_link = &scheduler;
+      makecontext(&threads_[t], body, 0);
+      is_done[t] = false;
+    }
+    for (bool forward = true;; forward = !forward) {  // in turns, so that a race would show
       int waiting = 0;
       for (int i = 0; i < threads; ++i) {
-        const int t = turn % 2 ? threads - 1 - i : i;  // from both ends, so that a race would show
+        const int t = forward ? i : threads - 1 - i;
+        threadIdx.x = t;
         if (is_done[t]) return t + 1;
-        go_on(t, turn == 0);
+        swapcontext(&scheduler, &threads_[t]);
         waiting += !is_done[t];
       }
       if (waiting == 0) break;

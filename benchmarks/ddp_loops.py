@@ -97,9 +97,8 @@ class Theirs(Loop):
             model = genesis.torch.compile(model)
         if place.is_parallel:
             devices = [place.of_torch] if place.device == "cuda" else None
-            model = torch.nn.parallel.DistributedDataParallel(
-                model, devices, broadcast_buffers=not side.endswith("own-buffers"), gradient_as_bucket_view=True
-            )
+            options: dict[str, Any] = {"broadcast_buffers": False} if side.endswith("own-buffers") else {}
+            model = torch.nn.parallel.DistributedDataParallel(model, devices, gradient_as_bucket_view=True, **options)
         fused = True if place.device == "cuda" else None
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=fused)
         self.model: Any = torch.compile(model) if side == "torch-compile" else model

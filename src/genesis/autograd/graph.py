@@ -31,7 +31,7 @@ class RepeatableHook:
         raise NotImplementedError
 
     def place(self) -> NDArray | None:
-        """Where the leaf's gradient should lie, in its shape and dtype; None: it may lie anywhere."""
+        """Give the memory that the leaf's gradient should lie in, of its shape and dtype; None: it may lie anywhere."""
         return None
 
 

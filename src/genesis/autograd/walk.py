@@ -264,7 +264,7 @@ class _Gradients:
                 self.found[key] = total
 
     def place(self, leaf: Tensor) -> NDArray | None:
-        """Where a hook wants a leaf's gradient to lie, if it is about to be delivered, whole and as it stays."""
+        """Give the memory that a hook wants a leaf's gradient in, if it is about to be delivered whole, as it stays."""
         hooks, key = leaf._post_accumulate_hooks, id(leaf)
         if not hooks or leaf._hooks or leaf.grad is not None or not leaf._requires_grad:
             return None

@@ -69,8 +69,9 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     - in 16 bits, where they would copy channels first that are no multiples of 8, unless there is one tap;
     - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
 
-    The kernels for groups come after all others, but first where the others are far behind them: in the weight's
-    gradient after Hopper's: with 56 channels a group, they take a quarter of the time in float32, half in bfloat16.
+    The kernels for groups come after all others, but first where the others are far behind them. In the weight's
+    gradient, Hopper's come before them: with 56 channels a group, it takes a quarter of the time in float32, half in
+    bfloat16.
     """
     if problem.statistics:
         appended = [PassFamily(_STATISTICS_PASS, family) for family in in_order(_STATISTICS_PASS.without(problem))]

@@ -75,7 +75,7 @@ class Work(ForwardWork):
 
     @property
     def steps(self) -> Pair:
-        """Between results of a phase, which meet the same taps; there are as many phases."""
+        """The distance between results of a phase, which meet the same taps."""
         return _steps(self.problem)
 
     @property
@@ -203,19 +203,17 @@ class PatchFmaForward(ForwardCandidate):
 
     @classmethod
     def computes(cls, problem: ConvProblem) -> bool:
-        p = problem
-        has_phases = p.direction != INPUT_GRAD or p.stride == (1, 1) or p.dilation == (1, 1)
-        is_small = p.first_shape[1] <= _MOST_CHANNELS
-        if _steps(p) != (1, 1) and p.first_shape[1] * math.prod(_taps(p)) <= _MOST_TERMS:
-            is_small = True
-        return super().computes(p) and has_phases and is_small and shape.supports_float32(p)
+        p, channels, has_phases = problem, problem.first_shape[1], _steps(problem) != (1, 1)
+        is_small = channels <= _MOST_CHANNELS or (has_phases and channels * math.prod(_taps(p)) <= _MOST_TERMS)
+        is_regular = not has_phases or p.dilation == (1, 1)  # does a phase meet neighbours?
+        return super().computes(p) and is_small and is_regular and shape.supports_float32(p)
 
     @classmethod
     def is_best_guess(cls, problem: ConvProblem) -> bool:
-        """Is the kernel ahead of all others, as measured on an H100?"""
+        """Is the kernel ahead of all others, as measured on an H100, and with a stride to undo, on an H200?"""
         outputs, inputs, *taps = problem.weight_shape
-        if problem.direction == INPUT_GRAD and problem.stride != (1, 1) and (outputs % 4 or inputs % 4):
-            return True  # others copy channels that do not lie at multiples of 16 bytes
+        if _steps(problem) != (1, 1) and (outputs % 4 or inputs % 4):
+            return True  # Hopper's copy engine wants pixels at multiples of 16 bytes
         return min(outputs, inputs) <= 48 if math.prod(taps) == 1 else outputs * inputs <= 32 * 32
 
     @classmethod

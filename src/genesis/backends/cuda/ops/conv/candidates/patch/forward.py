@@ -120,8 +120,8 @@ class PatchForward(ForwardCandidate):
     def computes(cls, problem: ConvProblem) -> bool:
         p = problem
         is_small = p.first_shape[1] <= _MOST_CHANNELS and p.result_shape[1] <= _MOST_OUTPUTS
-        has_stride = p.direction != INPUT_GRAD or p.stride == (1, 1)
-        return super().computes(p) and is_small and has_stride and shape.supports(p)
+        undoes_stride = p.direction == INPUT_GRAD and p.stride != (1, 1)
+        return super().computes(p) and is_small and not undoes_stride and shape.supports(p)
 
     @classmethod
     def is_best_guess(cls, problem: ConvProblem) -> bool:

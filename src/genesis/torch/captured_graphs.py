@@ -20,23 +20,28 @@ from torch import Tensor, fx
 from torch._inductor.output_code import CompiledFxGraph
 
 from genesis.torch import graph_trees
+from genesis.torch.graph_calls import Call, calls_of
 from genesis.torch.graph_casts import cast_at_once
 from genesis.torch.graph_passes import add_gradients_in_the_op
 from genesis.torch.recordings import Recording
 from genesis.torch.replaying import Counter
 from genesis.torch.step_plans import Metadata, Steps, device_of, is_capturable
+from genesis.torch.tuning import Tuning
 from genesis.torch.unused_outputs import NOTHING, Dependence, UnusedOutputs
 
+_FORWARD = 1 / 3  # of the work of a step: what a forward gets of the time for tuning
 Run = Callable[[list[object]], Sequence[object]]
 
 
 class Compilation(NamedTuple):
-    """The compilation of one of Dynamo's graphs: its report, its counter, its steps, its outputs without a use."""
+    """The compilation of one of Dynamo's graphs: its report, its counter, its steps, its outputs without a use, and
+    the tuning of its convolutions, if that is asked for."""
 
     recording: Recording
     waiting: Counter
     steps: Steps
     unused: UnusedOutputs
+    tuning: Tuning | None = None
 
 
 _underway: ContextVar[Compilation | None] = ContextVar("_underway", default=None)
@@ -62,6 +67,7 @@ class GraphFacts(NamedTuple):
         is_capturable: whether a capture has all of it.
         dependence: of a backward's gradients on those of the outputs.
         metadata: of the forward, AOTAutograd's; None where that is not known.
+        calls: of Genesis' ops.
     """
 
     mode: str
@@ -70,6 +76,7 @@ class GraphFacts(NamedTuple):
     is_capturable: bool
     dependence: Dependence
     metadata: Metadata | None
+    calls: list[Call]
 
 
 class CapturedGraph(CompiledFxGraph):
@@ -84,8 +91,7 @@ class CapturedGraph(CompiledFxGraph):
         assert isinstance(how, dict)
         if compilation is None:
             raise RuntimeError("this graph was compiled by genesis.torch.compile, and is of no use elsewhere")
-        if self.facts.mode == "backward":
-            compilation.unused.dependence = self.facts.dependence
+        _hand_on(self.facts, compilation)
         if is_captured(how):
             _follow(self, self.facts, compilation)
 
@@ -102,8 +108,7 @@ def compile_inner(
     facts = _facts(graph, how)  # now: later all gradients seem to depend on each other, and Inductor changes the graph
     if cast_at_once(graph.graph):
         graph.recompile()
-    if facts.mode == "backward":
-        compilation.unused.dependence = facts.dependence
+    _hand_on(facts, compilation)
     compiled = compile_fx_inner(graph, inputs, **how)
     if type(compiled) is CompiledFxGraph:
         compiled.__class__ = CapturedGraph
@@ -111,6 +116,14 @@ def compile_inner(
     if is_captured(how):
         _follow(compiled, facts, compilation)
     return compiled
+
+
+def _hand_on(facts: GraphFacts, compilation: Compilation) -> None:
+    """To those who have use for the facts of a graph before it runs."""
+    if facts.mode == "backward":
+        compilation.unused.dependence = facts.dependence
+    if compilation.tuning is not None:
+        compilation.tuning.add(facts.calls, share=_FORWARD if facts.mode == "forward" else 1.0)
 
 
 def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
@@ -131,7 +144,7 @@ def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None and mode == "forward" else None
     depends = Dependence.of(graph.graph) if mode == "backward" else NOTHING
-    return GraphFacts(mode, leaving, saved, is_capturable(graph), depends, metadata)
+    return GraphFacts(mode, leaving, saved, is_capturable(graph), depends, metadata, calls_of(graph.graph))
 
 
 def is_captured(how: dict[str, object]) -> bool:
@@ -142,7 +155,7 @@ def is_captured(how: dict[str, object]) -> bool:
 
 def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilation) -> None:
     """Put what is to be done around each replay into the place of a captured graph's function."""
-    recording, waiting, steps, _ = compilation
+    recording, waiting, steps = compilation[:3]
     recording.captured = True
     mode, leaving = facts.mode, facts.leaving
     if mode != "inference":

@@ -26,6 +26,7 @@ from genesis.torch.graph_passes import count_batches_at_once
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.recordings import Recording, Recordings
 from genesis.torch.step_plans import Steps
+from genesis.torch.tuning import Tuning
 from genesis.torch.unused_outputs import UnusedOutputs
 
 _logger = logging.getLogger("genesis.torch")
@@ -34,10 +35,18 @@ _MODES = {"default": {}, "reduce-overhead": {"triton.cudagraphs": True}}
 
 
 class Backend:
-    """A backend of torch.compile that writes down what it did."""
+    """A backend of torch.compile that writes down what it did.
 
-    def __init__(self, recordings: Recordings, compiler: str, mode: str, options: dict[str, object]) -> None:
+    Attributes:
+        tuning: of the graphs that Inductor compiles.
+    """
+
+    def __init__(
+        self, recordings: Recordings, compiler: str, mode: str, options: dict[str, object],
+        tuning: Tuning | None = None,
+    ) -> None:  # fmt: skip
         self.recordings, self.compiler, self.mode, self.options = recordings, compiler, mode, options
+        self.tuning = tuning
         self._graphs: list[Waiting] = []
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[object], **_: object) -> Function:
@@ -94,11 +103,13 @@ class Backend:
         unused = UnusedOutputs()
         steps = Steps(waiting, unused)
         self._graphs.append(waiting)
-        compilation = Compilation(recording, waiting, steps, unused)
+        compilation = Compilation(recording, waiting, steps, unused, self.tuning)
         inner = functools.partial(compile_inner, compilation)
         recording.cached = True  # unless Inductor is asked
         with keeping(graph, inputs, patches), compiling(compilation):
             compiled: Function = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
+        if self.tuning is not None:
+            self.tuning.finish()
         compiled = unused.follow(compiled)
         return steps.follow(compiled) if recording.captured and recording.with_gradients else compiled
 

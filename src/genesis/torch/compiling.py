@@ -23,6 +23,7 @@ from genesis.torch.recordings import Recordings, Target
 
 if TYPE_CHECKING:
     from genesis.torch.capturing import Backend
+    from genesis.torch.tuning import Tuning
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _CAPTURING = ("reduce-overhead", "max-autotune")
@@ -65,7 +66,8 @@ def compile(
     Args:
         target: a torch.nn.Module, or a function of tensors, such as a whole step with its optimizer.
         tune: seconds in which to measure convolution kernels before the first recording, of a model on CUDA; those
-            that have a result in the store take none. None: the plans that are stored, else heuristics.
+            that have a result in the store take none. A process of its own does it, while this one compiles. None: the
+            plans that are stored, else heuristics.
         compiler: of what is not fused: one of PyTorch's backends of torch.compile. "aot_eager" starts at once.
         mode: as of torch.compile; "default" captures nothing.
         dynamic, fullgraph: as of torch.compile; with dynamic shapes all inputs are recorded at once.
@@ -169,13 +171,36 @@ class Compiled(Target):
         from genesis.torch import capturing
 
         how = self._how
-        if how.tune is not None and self._model is not None:
-            _tune(self._model, how.tune, self.recordings, args, kwargs)
+        tuning = self._tuning(args, kwargs)
         capturing.watch(self.recordings)
-        self._backend = backend = capturing.Backend(self.recordings, how.compiler, how.mode, how.options)
+        self._backend = backend = capturing.Backend(self.recordings, how.compiler, how.mode, how.options, tuning)
         target = self._plain if self._model is None else _with_code_of_its_own(self._plain)
         self._run = torch.compile(target, backend=backend, dynamic=how.dynamic, fullgraph=how.fullgraph)
-        return self._run(*args, **kwargs)
+        try:
+            return self._run(*args, **kwargs)
+        finally:
+            if tuning is not None:
+                backend.tuning = None
+                tuning.close()
+
+    def _tuning(self, args: _Arguments, kwargs: _Keywords) -> Tuning | None:
+        """The tuning of the graphs of this call; None where there is none, or it comes before them."""
+        budget, model = self._how.tune, self._model
+        if budget is None or model is None:
+            return None
+        inputs = [x for x in _leaves(args, kwargs) if isinstance(x, Tensor)]
+        device = next((x.device.index for x in inputs if x.is_cuda), None)
+        if device is None:
+            self.recordings.note("not tuned: the inputs are not on CUDA")
+            return None
+        if self._how.compiler != "inductor":
+            _tune(model, budget, self.recordings, args, kwargs)
+            return None
+        from genesis.torch.tuning import Tuning
+
+        modes = model.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cuda")
+        tensors = [(x.shape, x.dtype) for x in (*inputs, *model.parameters())]
+        return Tuning(budget, self.recordings, device, repr((str(model), modes, tensors)))
 
 
 def _is_on_cuda(model: nn.Module | None) -> bool:
@@ -264,16 +289,14 @@ def _with_code_of_its_own(call: Function) -> Function:
 
 
 def _tune(model: nn.Module, budget: float, recordings: Recordings, args: _Arguments, kwargs: _Keywords) -> None:
-    """Measure the convolutions of a training or inference step with these inputs, on a copy of the model."""
+    """Measure the convolutions of a training or inference step with these inputs, on a copy of the model: for compilers
+    whose graphs are not seen."""
     from genesis.cuda import empty_cache
     from genesis.cuda.plans import tune
     from genesis.torch.fusing import fuse
     from genesis.torch.links import running_alone
 
     devices = {x.device for x in _leaves(args, kwargs) if isinstance(x, Tensor) and x.is_cuda}
-    if not devices:
-        recordings.note("not tuned: the inputs are not on CUDA")
-        return
     try:
         trial = fuse(copy.deepcopy(model))
     except Exception as error:  # models may hold what cannot be copied

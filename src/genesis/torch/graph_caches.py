@@ -35,9 +35,14 @@ def key(options: Mapping[str, object]) -> dict[str, object]:
         return {}
     marked = options.get(name, getattr(config, name))
     assert isinstance(marked, Mapping)
+    return {name: {**marked, "genesis.torch": f"{this_genesis()} {_modes()}"}}
+
+
+def this_genesis() -> str:
+    """This Genesis, with the settings that graphs and problems depend on."""
     values = dataclasses.asdict(settings)
     relevant = {each: values[each] for each in sorted(values) if each not in _SAME_GRAPHS}
-    return {name: {**marked, "genesis.torch": f"{genesis.__version__} {_sources()} {relevant} {_modes()}"}}
+    return f"{genesis.__version__} {_sources()} {relevant}"
 
 
 def _modes() -> tuple[object, ...]:

@@ -143,7 +143,7 @@ def test_where_no_process_can_be_started_this_one_compiles(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     command = {"no Python": ["/nowhere/python"], "ends at once": [sys.executable, "-c", ""]}[broken]
-    monkeypatch.setattr(compile_processes, "_command", lambda: command)
+    monkeypatch.setattr(compile_processes, "command", lambda module: command)
     pool = Processes(2)
     ticket = pool.submit(Request.of(0, write_text, tmp_path / "never", ""))
     finish(pool, ticket)

@@ -24,6 +24,7 @@ from genesis.backends.cuda.driver.deferred import Request, Ticket
 from genesis.settings import settings
 
 _logger = logging.getLogger("genesis.tuning")
+_SERVER = "genesis.backends.cuda.driver.compile_server"
 _PATIENCE = 5.0  # seconds in which workers end what they have begun
 _pools: weakref.WeakSet[Processes] = weakref.WeakSet()
 
@@ -53,7 +54,7 @@ class Processes:
             pairs = [socket.socketpair() for _ in range(self.number)]
             theirs = [their.fileno() for _, their in pairs]
             self._server = subprocess.Popen(
-                [*_command(), *map(str, theirs)], pass_fds=theirs, env=_environment(), start_new_session=True,
+                [*command(_SERVER), *map(str, theirs)], pass_fds=theirs, env=_environment(), start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=None if settings.debug >= 1 else subprocess.DEVNULL,
             )  # fmt: skip
@@ -240,19 +241,24 @@ def _message(request: Request) -> bytes:
     return pickle.dumps((settings.cache_dir.absolute(), os.path.abspath(knobs.cache.dir), request.pickled()))
 
 
-def _command() -> list[str]:
+def command(module: str) -> list[str]:
+    """Start this Python anew with a module of Genesis. Raises: OSError: that is not possible."""
     if not sys.executable or not hasattr(os, "fork"):
         raise OSError("this Python cannot be started anew")
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     # -P: a file triton.py in the working directory is not what is meant
-    return [sys.executable, *flags, "-P", "-m", "genesis.backends.cuda.driver.compile_server"]
+    return [sys.executable, *flags, "-P", "-m", module]
+
+
+def search_path() -> dict[str, str]:
+    """The variable by which another Python finds the same modules."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _environment() -> dict[str, str]:
     """The same modules are found there; no device is used, and no library starts threads, which a fork would lose."""
-    path = os.pathsep.join(filter(None, sys.path))
     quiet = {"GENESIS_CUDA": "off", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return {**os.environ, **quiet, "GENESIS_DEBUG": "0", "GENESIS_CHECK": "", "PYTHONPATH": path}
+    return {**os.environ, **quiet, "GENESIS_DEBUG": "0", "GENESIS_CHECK": "", **search_path()}
 
 
 def _forget_all() -> None:

@@ -73,6 +73,14 @@ def forget() -> None:
 driver.forget_on_switch(forget)
 
 
+def forget_guesses() -> None:
+    """Choose anew, at the next call, for what was guessed: another process may have tuned it."""
+    with _lock:
+        for problem in [problem for problem, each in _plans.items() if each.origin == HEURISTIC]:
+            del _plans[problem]
+        forget_calls()
+
+
 def all_plans(operation: Operation[P] | None = None) -> list[AnyPlan]:
     """Plans in use, of all ops or of one."""
     return [plan for plan in _plans.values() if operation is None or plan.operation is operation]

@@ -1,0 +1,31 @@
+"""Messages between the process that compiles and the one that tunes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from genesis.torch.graph_calls import Call
+
+LOG, TUNED, FAILED = "log", "tuned", "failed"
+Told = tuple[list[Call], float]  # what to tune, seconds
+Answer = tuple[str, object]  # one of these; a line, what was found, or an error's text
+
+
+class Setting(NamedTuple):
+    """All that decides on problems and plans beside the calls. logs: somebody reads the logger genesis.tuning."""
+
+    settings: dict[str, object]
+    cache_dir: Path
+    precision: str
+    device: int | None
+    logs: bool
+
+
+class Tuned(NamedTuple):
+    """The outcome of tuning what some calls compute: how many problems, and the keys of all of them."""
+
+    num_tuned: int
+    num_left: int
+    seconds: float
+    problems: list[str]

@@ -17,17 +17,21 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 import genesis.torch
 from genesis.backends.cuda.engine import planner, platform
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.settings import override
-from genesis.torch import opaque, tuning, tuning_server
-from genesis.torch.capturing import Backend
+from genesis.torch import captured_graphs, opaque, tuning, tuning_server
+from genesis.torch.captured_graphs import Compilation, GraphFacts
+from genesis.torch.capturing import Backend, Waiting
 from genesis.torch.graph_calls import Call, Operand, calls_of
-from genesis.torch.recordings import Recordings
+from genesis.torch.recordings import Recording, Recordings
+from genesis.torch.step_plans import Steps
 from genesis.torch.tuning import Tuning
+from genesis.torch.unused_outputs import NOTHING, UnusedOutputs
 from tests.torch.loops import batch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -84,6 +88,19 @@ def test_compilation_tells_the_calls_of_a_graph_also_where_it_is_cached(training
     assert recorded(training).told == listener.told
 
 
+def test_a_graph_that_ends_early_leaves_time_for_the_next() -> None:
+    listener = Listener()
+    recording = Recording(True, "a call of print", "model.py:3")
+    compilation = Compilation(recording, Waiting(), Steps(Waiting(), UnusedOutputs()), UnusedOutputs(), listener)  # type: ignore[arg-type]
+    for mode in ("forward", "backward", "inference"):
+        captured_graphs._hand_on(GraphFacts(mode, [], [], False, NOTHING, None, [CHAIN]), compilation)
+    left = 1.0
+    for _, share in listener.told[:2]:
+        left -= share * left
+    assert left == pytest.approx(0.5)
+    assert [round(share, 3) for _, share in listener.told] == [0.167, 0.4, 0.5]
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
 def test_calls_can_be_made_again() -> None:
     """With the statistics that an op changes, which PyTorch's wrapper keeps apart."""
@@ -104,13 +121,17 @@ def test_an_operand_lies_as_the_tensor_did() -> None:
 
 
 def test_calls_of_unknown_sizes_are_left_out() -> None:
+    """What may change is what it is in the first call; what depends on values is nothing yet."""
     graph, sizes = torch.fx.Graph(), ShapeEnv()
+    may_change = sizes.create_symintnode(
+        sizes.create_symbol(7, ConstantSource("number"), DimDynamic.DYNAMIC), hint=7, source=ConstantSource("number")
+    )
     with torch._subclasses.FakeTensorMode(shape_env=sizes):
-        for number in (2, sizes.create_unbacked_symint()):
+        for number in (2, may_change, sizes.create_unbacked_symint()):
             x = graph.placeholder("x")
             x.meta["val"] = torch.empty((number, 3))
             graph.call_function(torch.ops.genesis.cast.default, ([x], torch.bfloat16))
-    assert len(calls_of(graph)) == 1
+    assert [operand.shape for call in calls_of(graph) for operand in call.operands] == [(2, 3), (7, 3)]
 
 
 def test_all_problems_of_calls_are_tuned(cuda_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,11 +182,8 @@ def test_a_process_tunes_and_the_next_time_there_is_none(
     assert tuned_by([CHAIN, CHAIN])[1] == ["tuned before"]
     with pytest.raises(TypeError):  # a model that looks alike, with other calls
         tuned_by([CHAIN, CHAIN._replace(args=(*CHAIN.args[:-1], None))])
-
-
-def test_graphs_that_are_known_need_no_process_to_measure() -> None:
-    tuned_by([CHAIN])
-    assert tuned_by([CHAIN], "another model")[1] == ["tuned before"]
+    monkeypatch.setattr(tuning, "_Process", lambda device: None)
+    assert tuned_by([CHAIN, CHAIN], "another model")[1] == ["tuned before"]
 
 
 def test_a_process_that_dies_is_told_of(cache: Path) -> None:
@@ -185,6 +203,19 @@ def test_what_fails_there_is_tried_here(cache: Path) -> None:
     assert note.startswith("not tuned: AttributeError: ")
     assert "no_such_op" in note
     assert not (cache / "tuned").exists()
+
+
+def test_where_its_device_is_not_to_be_had_this_process_tunes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recordings = Recordings("model")
+    monkeypatch.setattr(tuning, "_setting", lambda device, setting=tuning._setting: setting(99))
+    beside = Tuning(5.0, recordings, None, "model")
+    beside.add([CHAIN], 1)
+    beside.finish()
+    beside.close()
+    assert recordings.notes[0].startswith("tuned ")
+    assert "tuning in a process of its own: " in caplog.text
 
 
 def test_where_no_process_can_be_started_this_one_tunes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ from genesis.torch.step_plans import Metadata, Steps, device_of, is_capturable
 from genesis.torch.tuning import Tuning
 from genesis.torch.unused_outputs import NOTHING, Dependence, UnusedOutputs
 
-_FORWARD = 1 / 3  # of the work of a step: what a forward gets of the time for tuning
+_FORWARD = 1 / 3  # of a graph's time for tuning, as of a step's work
+_IF_IT_ENDS_EARLY = 1 / 2  # of the time that is left: for a graph that others follow
 Run = Callable[[list[object]], Sequence[object]]
 
 
@@ -123,7 +124,10 @@ def _hand_on(facts: GraphFacts, compilation: Compilation) -> None:
     if facts.mode == "backward":
         compilation.unused.dependence = facts.dependence
     if compilation.tuning is not None:
-        compilation.tuning.add(facts.calls, share=_FORWARD if facts.mode == "forward" else 1.0)
+        graph = _IF_IT_ENDS_EARLY if compilation.recording.break_reason else 1.0
+        forward = _FORWARD * graph
+        shares = {"forward": forward, "backward": (graph - forward) / (1 - forward), "inference": graph}
+        compilation.tuning.add(facts.calls, shares[facts.mode])
 
 
 def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:

@@ -25,12 +25,9 @@ class Operand(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor) -> Operand:
-        """Raises: _DynamicSizeError: its sizes are not known."""
-        sizes = (*x.shape, *x.stride(), x.storage_offset())
-        if not all(type(each) is int for each in sizes):
-            raise _DynamicSizeError
-        offset = x.storage_offset() % max(1, _ALIGNMENT // x.itemsize)
-        return cls(tuple(x.shape), tuple(x.stride()), x.dtype, x.device.type, offset)
+        """Raises: _UnknownSizeError."""
+        offset = _size(x.storage_offset()) % max(1, _ALIGNMENT // x.itemsize)
+        return cls(tuple(map(_size, x.shape)), tuple(map(_size, x.stride())), x.dtype, x.device.type, offset)
 
     def zeros(self) -> Tensor:
         last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
@@ -58,8 +55,16 @@ class Call(NamedTuple):
             op(*map(_given, self.args), **{name: _given(value) for name, value in self.kwargs})
 
 
-class _DynamicSizeError(Exception):
-    """A size is a symbol."""
+class _UnknownSizeError(Exception):
+    """A size depends on values."""
+
+
+def _size(size: int | torch.SymInt) -> int:
+    """A size; of one that may change, what it is in the call that is being compiled."""
+    known = size.node.hint if isinstance(size, torch.SymInt) else size
+    if not isinstance(known, int):
+        raise _UnknownSizeError
+    return known
 
 
 def calls_of(graph: fx.Graph) -> list[Call]:
@@ -72,7 +77,7 @@ def calls_of(graph: fx.Graph) -> list[Call]:
         try:
             given = tuple((name, _argument(value)) for name, value in kwargs.items())
             found.append(Call(op._opname, tuple(map(_argument, args)), given))
-        except _DynamicSizeError:
+        except _UnknownSizeError:
             continue
     return found
 
@@ -108,9 +113,11 @@ def _argument(value: object) -> object:
         return Operand.of(value)
     if isinstance(value, list | tuple):
         return [_argument(each) for each in value]
+    if isinstance(value, torch.SymInt):
+        return _size(value)
     if isinstance(value, _PLAIN):
         return value
-    raise _DynamicSizeError
+    raise _UnknownSizeError
 
 
 def _given(value: object) -> object:

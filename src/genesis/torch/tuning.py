@@ -32,6 +32,7 @@ from genesis.torch.recordings import Recordings
 from genesis.torch.tuning_messages import FAILED, LOG, Answer, Setting, Told, Tuned
 
 _logger = logging.getLogger("genesis.tuning")
+_PATIENCE = 5.0  # seconds in which the process is to end
 _LEAST = 0.1  # seconds: kernels that the calls launch are compiled in any case
 
 
@@ -192,7 +193,8 @@ class _Process:
         self._messages.put(None)
         self._process.kill()
         self._connection.close()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PATIENCE)
 
     def _tell(self, connection: Connection[Setting | Told, Answer]) -> None:
         while (message := self._messages.get()) is not None:

@@ -65,25 +65,36 @@ def main(descriptor: int) -> None:
     if setting.logs:
         _relay_to(connection)
     genesis.set_float32_precision(setting.precision)
-    with override(cache_dir=setting.cache_dir, **setting.settings):
-        if setting.device is not None:
-            torch.cuda.set_device(setting.device)
+    with override(cache_dir=setting.cache_dir, **setting.settings), contextlib.suppress(EOFError):
+        _serve(connection, _prepare(setting.device))
+
+
+def _prepare(device: int | None) -> str:
+    """Make ready the device and the compilers. Returns: why that is not possible."""
+    try:
+        if device is not None:
+            torch.cuda.set_device(device)
             torch.zeros(1, device="cuda")
         if genesis.cuda.is_available():
             compilers().start()
             # Until this process ends, problems are only noted outside tune(), and the compilers stay.
             planner.begin(planner.Session(math.inf, gathers=True, resumes=False))
-        with contextlib.suppress(EOFError):
-            _serve(connection)
+    except Exception as error:  # a device that is another process' alone, or full
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
-def _serve(connection: Connection[Answer, Setting | Told]) -> None:
+def _serve(connection: Connection[Answer, Setting | Told], obstacle: str) -> None:
+    """Answer what the parent asks; where that fails, it tries it itself, and gets the error that there is."""
     while True:
         told = connection.recv()
         assert not isinstance(told, Setting)
+        if obstacle:
+            connection.send((FAILED, obstacle))
+            continue
         try:
             tuned = tune(*told)
-        except Exception as error:  # the parent tries it itself, and gets the error that there is
+        except Exception as error:
             connection.send((FAILED, f"{type(error).__name__}: {error}"))
         else:
             connection.send((TUNED, tuned))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,12 +56,16 @@ class Listener:
     def __init__(self) -> None:
         self.told: list[tuple[list[Call], float]] = []
         self.num_finished = 0
+        self.is_closed = False
 
     def add(self, calls: Sequence[Call], share: float) -> None:
         self.told.append((list(calls), share))
 
     def finish(self) -> None:
         self.num_finished += 1
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def recorded(training: bool) -> Listener:
@@ -99,6 +104,34 @@ def test_a_graph_that_ends_early_leaves_time_for_the_next() -> None:
         left -= share * left
     assert left == pytest.approx(0.5)
     assert [round(share, 3) for _, share in listener.told] == [0.167, 0.4, 0.5]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
+@pytest.mark.parametrize("compiler", ["inductor", "eager"])
+def test_functions_are_tuned_by_their_graphs(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the current device, if none of the arguments lies on one: a step may have its model from elsewhere."""
+    listeners: list[Listener] = []
+
+    def begin(budget: float, recordings: Recordings, device: int | None, hint: str) -> Listener:
+        assert (budget, device) == (5, 1)
+        listeners.append(Listener())
+        return listeners[-1]
+
+    monkeypatch.setattr(tuning, "Tuning", begin)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    step: Any = genesis.torch.compile(lambda x: model(x).sum(), tune=5, compiler=compiler, mode="default")
+    step(batch(0)[0]).backward()
+    if compiler == "inductor":
+        assert [[call.op for call in calls] for calls, _ in listeners[0].told] == [
+            ["conv_bn_relu"], ["conv_bn_relu_backward"]
+        ]  # fmt: skip
+        assert (listeners[0].num_finished, listeners[0].is_closed) == (1, True)
+    else:
+        assert not listeners
+        assert step.report().notes == ["not tuned: functions are only with compiler='inductor'"]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")

@@ -65,9 +65,8 @@ def compile(
 
     Args:
         target: a torch.nn.Module, or a function of tensors, such as a whole step with its optimizer.
-        tune: seconds in which to measure convolution kernels before the first recording, of a model on CUDA; those
-            that have a result in the store take none. A process of its own does it, while this one compiles. None: the
-            plans that are stored, else heuristics.
+        tune: seconds in which to measure convolution kernels on CUDA; those that have a result in the store take none.
+            A process of its own does it, while this one compiles. None: the plans that are stored, else heuristics.
         compiler: of what is not fused: one of PyTorch's backends of torch.compile. "aot_eager" starts at once.
         mode: as of torch.compile; "default" captures nothing.
         dynamic, fullgraph: as of torch.compile; with dynamic shapes all inputs are recorded at once.
@@ -186,21 +185,27 @@ class Compiled(Target):
     def _tuning(self, args: _Arguments, kwargs: _Keywords) -> Tuning | None:
         """The tuning of the graphs of this call; None where there is none, or it comes before them."""
         budget, model = self._how.tune, self._model
-        if budget is None or model is None:
+        if budget is None:
             return None
         inputs = [x for x in _leaves(args, kwargs) if isinstance(x, Tensor)]
-        device = next((x.device.index for x in inputs if x.is_cuda), None)
+        tensors = [*inputs, *(() if model is None else model.parameters())]
+        device = next((x.device.index for x in tensors if x.is_cuda), None)
+        if device is None and model is None and torch.cuda.is_initialized():
+            device = torch.cuda.current_device()  # of a step that has its model and its images from elsewhere
         if device is None:
             self.recordings.note("not tuned: the inputs are not on CUDA")
             return None
-        if self._how.compiler != "inductor":
-            _tune(model, budget, self.recordings, args, kwargs)
-            return None
-        from genesis.torch.tuning import Tuning
+        if self._how.compiler == "inductor":
+            from genesis.torch.tuning import Tuning
 
-        modes = model.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cuda")
-        tensors = [(x.shape, x.dtype) for x in (*inputs, *model.parameters())]
-        return Tuning(budget, self.recordings, device, repr((str(model), modes, tensors)))
+            modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cuda"), model is not None and model.training
+            looks = self.recordings.name, str(model), modes, [(x.shape, x.dtype) for x in tensors]
+            return Tuning(budget, self.recordings, device, repr(looks))
+        if model is None:
+            self.recordings.note("not tuned: functions are only with compiler='inductor'")
+        else:
+            _tune(model, budget, self.recordings, args, kwargs)
+        return None
 
 
 def _is_on_cuda(model: nn.Module | None) -> bool:

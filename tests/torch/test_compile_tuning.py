@@ -83,14 +83,21 @@ def recorded(training: bool) -> Listener:
     return listener
 
 
+@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
 @pytest.mark.parametrize("training", [True, False])
-def test_compilation_tells_the_calls_of_a_graph_also_where_it_is_cached(training: bool) -> None:
+def test_compilation_tells_the_calls_of_a_graph_which_can_be_made_again(training: bool) -> None:
+    """Compiled, and from the cache."""
     listener = recorded(training)
     assert [share for _, share in listener.told] == ([1 / 3, 1] if training else [1])
     ops = [[call.op for call in calls] for calls, _ in listener.told]
     assert ops == ([["conv_bn_relu"], ["conv_bn_relu_backward"]] if training else [["conv_bn_relu_inference"]])
     assert recorded(training).told == listener.told
+    calls = [call for calls, _ in listener.told for call in calls]
+    shapes = [tuple(batch(0)[0].shape), (4, 3, 3, 3), *[(4,)] * 5]
+    assert [each.shape for each in calls[0].operands] == shapes  # also statistics, which the op changes
+    for call in calls:
+        call.make()
 
 
 def test_a_graph_that_ends_early_leaves_time_for_the_next() -> None:
@@ -106,6 +113,7 @@ def test_a_graph_that_ends_early_leaves_time_for_the_next() -> None:
     assert [round(share, 3) for _, share in listener.told] == [0.167, 0.4, 0.5]
 
 
+@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
 @pytest.mark.parametrize("compiler", ["inductor", "eager"])
 def test_functions_are_tuned_by_their_graphs(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,18 +140,6 @@ def test_functions_are_tuned_by_their_graphs(compiler: str, monkeypatch: pytest.
     else:
         assert not listeners
         assert step.report().notes == ["not tuned: functions are only with compiler='inductor'"]
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
-def test_calls_can_be_made_again() -> None:
-    """With the statistics that an op changes, which PyTorch's wrapper keeps apart."""
-    calls = [call for calls, _ in recorded(True).told for call in calls]
-    chain = calls[0]
-    assert [each.shape for each in chain.args if isinstance(each, Operand)] == [
-        tuple(batch(0)[0].shape), (4, 3, 3, 3), *[(4,)] * 5
-    ]  # fmt: skip
-    for call in calls:
-        call.make()
 
 
 def test_an_operand_lies_as_the_tensor_did() -> None:

@@ -170,6 +170,10 @@ class Compiled(Target):
         from genesis.torch import capturing
 
         how = self._how
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            from genesis.torch import ddp_buffers
+
+            ddp_buffers.broadcast_at_once()
         tuning = self._tuning(args, kwargs)
         capturing.watch(self.recordings)
         self._backend = backend = capturing.Backend(self.recordings, how.compiler, how.mode, how.options, tuning)

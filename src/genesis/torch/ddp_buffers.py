@@ -20,7 +20,7 @@ _TAKES = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16,
 
 
 class _Wrapper(Protocol):
-    """What of DistributedDataParallel is used here."""
+    """The parts of DistributedDataParallel that are used here."""
 
     module: nn.Module
     modules_buffers: list[Tensor]
@@ -89,7 +89,7 @@ _assign_by_pytorch = DistributedDataParallel._assign_modules_buffers
 
 
 def broadcast_at_once() -> None:
-    """From now on, for the wrapper whose forward is running, if there is one."""
+    """Send buffers so from now on, for the wrapper whose forward is running, if there is one."""
     active = getattr(DistributedDataParallel, "_get_active_ddp_module", None)
     wrapper = None if active is None else active()
     if wrapper is not None and type(wrapper) is DistributedDataParallel and wrapper not in _buffers:
@@ -102,14 +102,14 @@ def _broadcast(
     wrapper: DistributedDataParallel, bufs: list[Tensor] | None = None, bucket_size: int | None = None,
     authoritative_rank: int = 0,
 ) -> None:  # fmt: skip
-    """In the place of PyTorch's method, which it calls for all other wrappers."""
+    """Send the buffers; in the place of a method of PyTorch, which it calls for all other wrappers."""
     buffers = _buffers.get(wrapper) if bufs is None else None
     if buffers is None or not buffers.broadcast(wrapper, authoritative_rank):
         _broadcast_by_pytorch(wrapper, bufs, bucket_size, authoritative_rank)
 
 
 def _assign(wrapper: DistributedDataParallel) -> None:
-    """Likewise: the wrapper's lists of buffers are made anew."""
+    """Make the lists of buffers anew; in the place of a method of PyTorch, which it calls for all other wrappers."""
     buffers = _buffers.get(wrapper)
     if buffers is None or buffers.are_new(wrapper):
         _assign_by_pytorch(wrapper)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import logging
+import multiprocessing
 import os
 import pkgutil
 import shutil
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._pytree import tree_leaves
 
 import genesis.torch
 from genesis.backends.cuda.engine import planner, platform
@@ -32,6 +34,7 @@ from genesis.torch.graph_calls import Call, Operand, calls_of
 from genesis.torch.recordings import Recording, Recordings
 from genesis.torch.step_plans import Steps
 from genesis.torch.tuning import Tuning
+from genesis.torch.tuning_messages import TUNED, Tuned
 from genesis.torch.unused_outputs import NOTHING, UnusedOutputs
 from tests.torch.loops import batch
 
@@ -68,6 +71,10 @@ class Listener:
         self.is_closed = True
 
 
+def operands(call: Call) -> list[Operand]:
+    return [x for x in tree_leaves(call.args, is_leaf=lambda x: isinstance(x, Operand)) if isinstance(x, Operand)]
+
+
 def recorded(training: bool) -> Listener:
     """The calls of a chain, compiled from the beginning."""
     listener = Listener()
@@ -95,7 +102,7 @@ def test_compilation_tells_the_calls_of_a_graph_which_can_be_made_again(training
     assert recorded(training).told == listener.told
     calls = [call for calls, _ in listener.told for call in calls]
     shapes = [tuple(batch(0)[0].shape), (4, 3, 3, 3), *[(4,)] * 5]
-    assert [each.shape for each in calls[0].operands] == shapes  # also statistics, which the op changes
+    assert [each.shape for each in operands(calls[0])] == shapes  # also statistics, which the op changes
     for call in calls:
         call.make()
 
@@ -139,7 +146,7 @@ def test_functions_are_tuned_by_their_graphs(compiler: str, monkeypatch: pytest.
         assert (listeners[0].num_finished, listeners[0].is_closed) == (1, True)
     else:
         assert not listeners
-        assert step.report().notes == ["not tuned: functions are only with compiler='inductor'"]
+        assert step.report().notes == ["not tuned: a function needs compiler='inductor'"]
 
 
 def test_an_operand_lies_as_the_tensor_did() -> None:
@@ -160,7 +167,7 @@ def test_calls_of_unknown_sizes_are_left_out() -> None:
             x = graph.placeholder("x")
             x.meta["val"] = torch.empty((number, 3))
             graph.call_function(torch.ops.genesis.cast.default, ([x], torch.bfloat16))
-    assert [operand.shape for call in calls_of(graph) for operand in call.operands] == [(2, 3), (7, 3)]
+    assert [operand.shape for call in calls_of(graph) for operand in operands(call)] == [(2, 3), (7, 3)]
 
 
 def test_all_problems_of_calls_are_tuned(cuda_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,31 +195,29 @@ def test_the_process_knows_all_ops() -> None:
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
-def tuned_by(calls: Sequence[Call], hint: str = "model") -> tuple[Tuning, list[str]]:
-    """A Tuning that has had a graph with these calls, and what its report says."""
+def tuned_by(calls: Sequence[Call], hint: str = "model") -> list[str]:
+    """The notes of a Tuning that has had a graph with these calls."""
     recordings = Recordings("model")
     beside = Tuning(5.0, recordings, None, hint)
     beside.add(calls[:1], 1 / 3)
     beside.add(calls[1:], 1)
     beside.finish()
     beside.close()
-    return beside, recordings.notes
+    return recordings.notes
 
 
 def test_a_process_tunes_and_the_next_time_there_is_none(
-    cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with caplog.at_level(logging.INFO, "genesis.tuning"):
-        _, notes = tuned_by([CHAIN, CHAIN])
-    (note,) = notes
+    (note,) = tuned_by([CHAIN, CHAIN])
     assert note.startswith("tuned ")
     assert note.endswith(" problems in 5 s; 0 had no time")
     monkeypatch.setattr(tuning, "_Process", None)
-    assert tuned_by([CHAIN, CHAIN])[1] == ["tuned before"]
+    assert tuned_by([CHAIN, CHAIN]) == ["tuned before"]
     with pytest.raises(TypeError):  # a model that looks alike, with other calls
         tuned_by([CHAIN, CHAIN._replace(args=(*CHAIN.args[:-1], None))])
     monkeypatch.setattr(tuning, "_Process", lambda device: None)
-    assert tuned_by([CHAIN, CHAIN], "another model")[1] == ["tuned before"]
+    assert tuned_by([CHAIN, CHAIN], "another model") == ["tuned before"]
 
 
 def test_a_process_that_dies_is_told_of(cache: Path) -> None:
@@ -227,8 +232,26 @@ def test_a_process_that_dies_is_told_of(cache: Path) -> None:
     assert not (cache / "tuned").exists()
 
 
+def test_what_the_process_logs_is_logged_here(caplog: pytest.LogCaptureFixture) -> None:
+    here, there = multiprocessing.Pipe()
+    logger = logging.getLogger("genesis.tuning")
+    propagate, level, handlers = logger.propagate, logger.level, list(logger.handlers)
+    try:
+        tuning_server._relay_to(there)
+        logger.info("half of %s", "it")
+    finally:
+        logger.propagate, logger.handlers = propagate, handlers
+        logger.setLevel(level)
+    there.send((TUNED, Tuned(1, 0, 0.5, [])))
+    process = object.__new__(tuning._Process)
+    process._connection = here
+    with caplog.at_level(logging.INFO, "genesis.tuning"):
+        assert process.result() == Tuned(1, 0, 0.5, [])
+    assert [record.getMessage() for record in caplog.records] == ["half of it"]
+
+
 def test_what_fails_there_is_tried_here(cache: Path) -> None:
-    (note,) = tuned_by([Call("no_such_op", ())])[1]
+    (note,) = tuned_by([Call("no_such_op", ())])
     assert note.startswith("not tuned: AttributeError: ")
     assert "no_such_op" in note
     assert not (cache / "tuned").exists()
@@ -249,7 +272,7 @@ def test_where_its_device_is_not_to_be_had_this_process_tunes(
 
 def test_where_no_process_can_be_started_this_one_tunes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "")
-    (note,) = tuned_by([CHAIN])[1]
+    (note,) = tuned_by([CHAIN])
     assert note.startswith("tuned ")
 
 

@@ -120,7 +120,7 @@ def compile_inner(
 
 
 def _hand_on(facts: GraphFacts, compilation: Compilation) -> None:
-    """To those who have use for the facts of a graph before it runs."""
+    """Tell those who need the facts of a graph before it runs."""
     if facts.mode == "backward":
         compilation.unused.dependence = facts.dependence
     if compilation.tuning is not None:

@@ -206,7 +206,7 @@ class Compiled(Target):
             looks = self.recordings.name, str(model), modes, [(x.shape, x.dtype) for x in tensors]
             return Tuning(budget, self.recordings, device, repr(looks))
         if model is None:
-            self.recordings.note("not tuned: functions are only with compiler='inductor'")
+            self.recordings.note("not tuned: a function needs compiler='inductor'")
         else:
             _tune(model, budget, self.recordings, args, kwargs)
         return None

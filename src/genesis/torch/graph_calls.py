@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -42,11 +42,6 @@ class Call(NamedTuple):
     op: str
     args: tuple[object, ...]
     kwargs: tuple[tuple[str, object], ...] = ()
-
-    @property
-    def operands(self) -> Iterator[Operand]:
-        for each in (*self.args, *(value for _, value in self.kwargs)):
-            yield from (x for x in (each if isinstance(each, list) else [each]) if isinstance(x, Operand))
 
     def make(self) -> None:
         """Call the op with zeros: indices among the arguments are valid ones."""

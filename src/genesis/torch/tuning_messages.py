@@ -23,7 +23,7 @@ class Setting(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """The outcome of tuning what some calls compute: how many problems, and the keys of all of them."""
+    """The outcome of tuning what some calls compute: how many problems, and keys among which all of theirs are."""
 
     num_tuned: int
     num_left: int

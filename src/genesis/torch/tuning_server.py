@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
-import select
 import sys
 import threading
 import time
@@ -22,7 +20,8 @@ import torch
 import genesis
 import genesis.torch.dynamo  # these register the ops
 import genesis.torch.graph_casts
-from genesis.backends.cuda.engine import planner
+from genesis.backends.cuda.driver.compile_server import end_with_parent
+from genesis.backends.cuda.engine import planner, platform
 from genesis.backends.cuda.engine.builders import Builders, compilers
 from genesis.settings import override
 from genesis.torch.graph_calls import Call
@@ -41,8 +40,14 @@ def tune(calls: Sequence[Call], budget: float) -> Tuned:
         began = time.monotonic()
 
     report = genesis.tune(make_all, budget=budget, resume=False)
-    problems = sorted({plan.problem.key for plan in planner.all_plans()})
-    return Tuned(len(report), report.num_left, time.monotonic() - began, problems)
+    return Tuned(len(report), report.num_left, time.monotonic() - began, sorted(_tuned_problems()))
+
+
+def _tuned_problems() -> set[str]:
+    """Keys of all problems that this process has met and the store knows: others that it met have no say in whether
+    some calls were tuned."""
+    met = [plan.problem for plan in planner.all_plans()]
+    return {each.key for each in met if platform.store(each.device).get(each.key) is not None}
 
 
 def _compile_for(calls: Sequence[Call]) -> None:
@@ -58,7 +63,7 @@ def _compile_for(calls: Sequence[Call]) -> None:
 
 # --- in the process ---------------------------------------------------------------------------------------------------
 def main(descriptor: int) -> None:
-    threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(descriptor,), daemon=True).start()
     connection: Connection[Answer, Setting | Told] = Connection(descriptor)
     setting = connection.recv()
     assert isinstance(setting, Setting)
@@ -109,14 +114,6 @@ def _relay_to(connection: Connection[Answer, Setting | Told]) -> None:
     logger.propagate = False
     logger.setLevel(logging.INFO)
     logger.addHandler(Relay())
-
-
-def _end_with_parent(descriptor: int) -> None:
-    """In a thread: a measurement may be under way."""
-    hangup = select.poll()
-    hangup.register(descriptor, select.POLLRDHUP)
-    hangup.poll()
-    os._exit(0)
 
 
 if __name__ == "__main__":

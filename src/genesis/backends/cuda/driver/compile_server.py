@@ -49,7 +49,7 @@ def _work(descriptor: int, others: Sequence[int]) -> None:
     try:
         for other in others:
             os.close(other)
-        threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
+        threading.Thread(target=end_with_parent, args=(descriptor,), daemon=True).start()
         _serve(Connection(descriptor))
     finally:
         os._exit(0)
@@ -84,8 +84,8 @@ def _compile(message: bytes) -> None:
         call()
 
 
-def _end_with_parent(descriptor: int) -> None:
-    """In a thread: a compiler may be at work for long."""
+def end_with_parent(descriptor: int) -> None:
+    """End this process when the other end of a socket closes. In a thread: this one may be at work for long."""
     hangup = select.poll()
     hangup.register(descriptor, select.POLLRDHUP)
     hangup.poll()

@@ -169,6 +169,7 @@ class Loop:
         self, case: Case, prepare: Callable[[nn.Module], Any], arguments: argparse.Namespace, warmup: int | None = None
     ) -> None:
         self._device = arguments.device
+        import_for(case)
         if self._device == "cuda":
             free()
             torch.cuda.reset_peak_memory_stats()
@@ -262,9 +263,7 @@ def made(side: str, case: Case, arguments: argparse.Namespace) -> Loop | None:
         "compile": torch.compile,
         "reduce-overhead": lambda model: torch.compile(model, mode="reduce-overhead"),
         "fused": genesis.torch.fuse,
-        "genesis": lambda model: genesis.torch.compile(
-            model, tune=None if arguments.in_turns else arguments.tune or None
-        ),
+        "genesis": lambda model: genesis.torch.compile(model, tune=None if arguments.in_turns else arguments.tune),
         "graph": genesis.torch.fuse,
     }
     if not arguments.keep_caches:  # a folder of its own: what another side has compiled is not there
@@ -296,6 +295,14 @@ def network(case: Case) -> nn.Module:
     return torchvision.models.__dict__[case.network]()
 
 
+def import_for(case: Case) -> None:
+    """Import where a network is from, which may take longer than some networks take to compile."""
+    if case.network.startswith("hrnet"):
+        import timm  # noqa: F401
+    elif case.network not in ("unet", "tiny"):
+        import torchvision  # noqa: F401
+
+
 def free() -> None:
     gc.collect()
     if torch.cuda.is_available():
@@ -309,7 +316,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="in a row, per measurement")
     parser.add_argument("--rounds", type=int, default=7, help="measurements per side, in turn")
     parser.add_argument("--warmup", type=int, default=10, help="steps of each side before the first measurement")
-    parser.add_argument("--tune", type=float, default=20, help="seconds for tuning convolutions; 0: heuristics")
+    parser.add_argument("--tune", type=float, default=20, help="seconds for tuning convolutions; 0: what takes none")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--contiguous", action="store_true", help="models and images as PyTorch makes them")
     parser.add_argument("--processes", type=int, default=1, help="that prepare at the same time, and measure in turns")

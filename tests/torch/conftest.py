@@ -13,6 +13,7 @@ from torch import nn
 import genesis.torch
 from genesis.settings import override
 from genesis.torch import averaging, bridge, interpolating, ops, pass_through
+from genesis.torch.compiling import Compiled
 from tests.expanded import expansions_of_small_images as expansions_of_small_images
 from tests.torch.residual_blocks import BLOCKS
 from tests.torch.simulated import PATCHES
@@ -87,6 +88,13 @@ def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains run as one op in training on the CPU too, where PyTorch's layers are faster, but tests are quick."""
     monkeypatch.setattr(bridge, "trains", lambda x: True)
+
+
+@pytest.fixture(autouse=True)
+def untuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled models are tuned where a test names the seconds: a process takes 5 s to start."""
+    tuning = Compiled._tuning
+    monkeypatch.setattr(Compiled, "_tuning", lambda self, *given: tuning(self, *given) if self._how.tune else None)
 
 
 @pytest.fixture

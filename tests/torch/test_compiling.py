@@ -432,8 +432,8 @@ def test_the_report_of_a_function() -> None:
     ("arguments", "error", "message"),
     [
         ({"target": 3}, DTypeError, "argument 'target': expected a torch.nn.Module or a function, got int"),
-        ({"tune": 0}, ValueError, "argument 'tune': expected a number of seconds above 0, got 0"),
-        ({"tune": "5"}, ValueError, "argument 'tune': expected a number of seconds above 0, got '5'"),
+        ({"tune": -1}, ValueError, "argument 'tune': expected a number of seconds from 0 on, got -1"),
+        ({"tune": "5"}, ValueError, "argument 'tune': expected a number of seconds from 0 on, got '5'"),
         ({"mode": "fast"}, ValueError, "argument 'mode': expected one of default, .*, got 'fast'"),
         ({"compiler": "gcc"}, ValueError, "argument 'compiler': expected one of .*, got 'gcc'"),
     ],

@@ -146,17 +146,6 @@ def test_evaluation_that_forgot_no_grad_keeps_its_memory() -> None:
     assert len(set(memory[-2 * capturing._MAX_WAITING :])) == 1
 
 
-def test_tuning_comes_first() -> None:
-    model = genesis.torch.compile(Net().cuda(), tune=2)
-    before = copy.deepcopy(model.state_dict())
-    model.eval()
-    with torch.no_grad():
-        model(loops.batch(0)[0])
-    assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
-    (note,) = genesis.torch.report(model).notes
-    assert note.startswith("tuned ")
-
-
 class Parts(nn.Module):
     """Layers that read halves of the channels of others' results, as in YOLOv8, ShuffleNet and Res2Net."""
 

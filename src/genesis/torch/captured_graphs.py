@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
+import torch._functorch.config
 from torch import Tensor, fx
 from torch._inductor.output_code import CompiledFxGraph
 
@@ -29,8 +30,6 @@ from genesis.torch.step_plans import Metadata, Steps, device_of, is_capturable
 from genesis.torch.tuning import Tuning
 from genesis.torch.unused_outputs import NOTHING, Dependence, UnusedOutputs
 
-_FORWARD = 1 / 3  # of a graph's time for tuning, as of a step's work
-_IF_IT_ENDS_EARLY = 1 / 2  # of the time that is left: for a graph that others follow
 Run = Callable[[list[object]], Sequence[object]]
 
 
@@ -97,6 +96,28 @@ class CapturedGraph(CompiledFxGraph):
             _follow(self, self.facts, compilation)
 
 
+@contextmanager
+def foretold(tuning: Tuning | None) -> Iterator[None]:
+    """Within it, tuning is told the calls of forward and backward as soon as AOTAutograd has traced both: Inductor gets
+    the forward a second later, and the backward when it has compiled that."""
+    config = torch._functorch.config
+    if tuning is None or not hasattr(config, "joint_custom_pass"):
+        yield
+        return
+    users: Callable[[fx.GraphModule, object], fx.GraphModule] | None = config.joint_custom_pass
+
+    def tell(joint: fx.GraphModule, inputs: object) -> fx.GraphModule:
+        joint = joint if users is None else users(joint, inputs)
+        copy = fx.Graph()
+        copy.output(copy.graph_copy(joint.graph, {}))
+        add_gradients_in_the_op(copy)
+        tuning.add(calls_of(copy))
+        return joint
+
+    with config.patch(joint_custom_pass=tell):
+        yield
+
+
 def compile_inner(
     compilation: Compilation, graph: fx.GraphModule, inputs: Sequence[object], **how: object
 ) -> object:  # fmt: skip
@@ -124,10 +145,7 @@ def _hand_on(facts: GraphFacts, compilation: Compilation) -> None:
     if facts.mode == "backward":
         compilation.unused.dependence = facts.dependence
     if compilation.tuning is not None:
-        graph = _IF_IT_ENDS_EARLY if compilation.recording.break_reason else 1.0
-        forward = _FORWARD * graph
-        shares = {"forward": forward, "backward": (graph - forward) / (1 - forward), "inference": graph}
-        compilation.tuning.add(facts.calls, shares[facts.mode])
+        compilation.tuning.add(facts.calls)
 
 
 def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:

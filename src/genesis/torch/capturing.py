@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx
 
 from genesis.fusion import Fusion
+from genesis.torch import native_steps
 from genesis.torch.activations import Function
 from genesis.torch.graph_caches import keeping, key
 from genesis.torch.graph_mends import mend
@@ -92,7 +93,7 @@ class Backend:
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
 
-        from genesis.torch.captured_graphs import Compilation, compile_inner, compiling
+        from genesis.torch.captured_graphs import Compilation, compile_inner, compiling, foretold
 
         patches = dict(_MODES[self.mode] if self.mode in _MODES else list_mode_options(self.mode))
         if "cuda" not in _device_types(graph, inputs):
@@ -106,10 +107,10 @@ class Backend:
         compilation = Compilation(recording, waiting, steps, unused, self.tuning)
         inner = functools.partial(compile_inner, compilation)
         recording.cached = True  # unless Inductor is asked
-        with keeping(graph, inputs, patches), compiling(compilation):
+        with keeping(graph, inputs, patches), compiling(compilation), foretold(self.tuning):
             compiled: Function = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
         if self.tuning is not None:
-            self.tuning.finish()
+            self.tuning.finish(is_last=not recording.break_reason)
         compiled = unused.follow(compiled)
         return steps.follow(compiled) if recording.captured and recording.with_gradients else compiled
 
@@ -192,6 +193,17 @@ def _rename(fusion: Fusion, names: dict[str, str]) -> None:
     fusion.fused = [tuple(names.get(part, part) for part in parts) for parts in fusion.fused]
     fusion.left = [(names.get(name, name), reason) for name, reason in fusion.left]
     fusion.replaced = [names.get(name, name) for name in fusion.replaced]
+
+
+def start_compilers(steps: bool) -> None:
+    """Begin what takes seconds and other cores: Inductor's processes, before which it compiles in this one, and, for
+    training steps that are captured, the module in C++."""
+    if torch.cuda.is_initialized():
+        from torch._inductor.async_compile import maybe_warm_pool
+
+        maybe_warm_pool()
+        if steps:
+            native_steps.prepare()
 
 
 def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 
 from genesis.errors import DTypeError, describe
+from genesis.settings import settings
 from genesis.torch import graph_trees, outstanding
 from genesis.torch.activations import Function
 from genesis.torch.modes import saved_tensors_hooks
@@ -40,16 +42,16 @@ T = TypeVar("T", bound=Function)
 
 @overload
 def compile(
-    target: T, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
+    target: T, *, tune: float | None = 0.0, compiler: str = "inductor", mode: str = "reduce-overhead",
     dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, object] | None = None,
 ) -> T: ...  # fmt: skip
 @overload
 def compile(
-    target: None = None, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
+    target: None = None, *, tune: float | None = 0.0, compiler: str = "inductor", mode: str = "reduce-overhead",
     dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, object] | None = None,
 ) -> Callable[[T], T]: ...  # fmt: skip
 def compile(
-    target: object = None, *, tune: float | None = None, compiler: str = "inductor", mode: str = "reduce-overhead",
+    target: object = None, *, tune: float | None = 0.0, compiler: str = "inductor", mode: str = "reduce-overhead",
     dynamic: bool | None = False, fullgraph: bool = False, options: dict[str, object] | None = None,
 ) -> object:  # fmt: skip
     """Compile a PyTorch model, in place, or a function; the loop around it stays what it is.
@@ -65,8 +67,10 @@ def compile(
 
     Args:
         target: a torch.nn.Module, or a function of tensors, such as a whole step with its optimizer.
-        tune: seconds in which to measure convolution kernels on CUDA; those that have a result in the store take none.
-            A process of its own does it, while this one compiles. None: the plans that are stored, else heuristics.
+        tune: seconds that the first call may wait for measurements of convolution kernels on CUDA. They are made by a
+            process of its own while this one compiles, and stored. 0: it compiles all kernels, and measures what there
+            is time for as long as a graph is compiled for the first time (not with GENESIS_DETERMINISTIC=1). None: the
+            plans that are stored, else heuristics.
         compiler: of what is not fused: one of PyTorch's backends of torch.compile. "aot_eager" starts at once.
         mode: as of torch.compile; "default" captures nothing.
         dynamic, fullgraph: as of torch.compile; with dynamic shapes all inputs are recorded at once.
@@ -174,6 +178,8 @@ class Compiled(Target):
             from genesis.torch import ddp_buffers
 
             ddp_buffers.broadcast_at_once()
+        if how.compiler == "inductor":
+            capturing.start_compilers(steps=self._may_capture and torch.is_grad_enabled())
         tuning = self._tuning(args, kwargs)
         capturing.watch(self.recordings)
         self._backend = backend = capturing.Backend(self.recordings, how.compiler, how.mode, how.options, tuning)
@@ -188,8 +194,8 @@ class Compiled(Target):
 
     def _tuning(self, args: _Arguments, kwargs: _Keywords) -> Tuning | None:
         """The tuning of the graphs of this call; None where there is none, or it comes before them."""
-        budget, model = self._how.tune, self._model
-        if budget is None:
+        seconds, model = self._how.tune, self._model
+        if seconds is None or (seconds == 0 and (settings.deterministic or self._how.compiler != "inductor")):
             return None
         inputs = [x for x in _leaves(args, kwargs) if isinstance(x, Tensor)]
         tensors = [*inputs, *(() if model is None else model.parameters())]
@@ -197,19 +203,24 @@ class Compiled(Target):
         if device is None and model is None and torch.cuda.is_initialized():
             device = torch.cuda.current_device()  # of a step that has its model and its images from elsewhere
         if device is None:
-            self.recordings.note("not tuned: the inputs are not on CUDA")
+            if seconds:
+                self.recordings.note("not tuned: the inputs are not on CUDA")
             return None
         if self._how.compiler == "inductor":
             from genesis.torch.tuning import Tuning
 
             modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cuda"), model is not None and model.training
             looks = self.recordings.name, str(model), modes, [(x.shape, x.dtype) for x in tensors]
-            return Tuning(budget, self.recordings, device, repr(looks))
+            return Tuning(seconds, self.recordings, device, repr(looks) if seconds or _has_convs(model) else None)
         if model is None:
             self.recordings.note("not tuned: a function needs compiler='inductor'")
         else:
-            _tune(model, budget, self.recordings, args, kwargs)
+            _tune(model, seconds, self.recordings, args, kwargs)
         return None
+
+
+def _has_convs(model: nn.Module | None) -> bool:
+    return model is not None and any(isinstance(module, _ConvNd) for module in model.modules())
 
 
 def _is_on_cuda(model: nn.Module | None) -> bool:
@@ -331,8 +342,8 @@ def _nothing() -> None:
 
 def _check(how: _Options) -> None:
     tune, compiler, mode = how[:3]
-    if tune is not None and (isinstance(tune, bool) or not isinstance(tune, int | float) or not tune > 0):
-        raise ValueError(describe("compile", "tune", "a number of seconds above 0", repr(tune)))
+    if tune is not None and (isinstance(tune, bool) or not isinstance(tune, int | float) or not tune >= 0):
+        raise ValueError(describe("compile", "tune", "a number of seconds from 0 on", repr(tune)))
     if mode not in _MODES:
         raise ValueError(describe("compile", "mode", f"one of {', '.join(_MODES)}", repr(mode)))
     if compiler != "inductor":

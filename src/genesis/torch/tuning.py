@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -23,89 +24,144 @@ from queue import SimpleQueue
 
 import torch
 
+import genesis
 from genesis.files import replaced
 from genesis.precision import get_float32_precision
 from genesis.settings import settings
 from genesis.torch.graph_caches import this_genesis
 from genesis.torch.graph_calls import Call
 from genesis.torch.recordings import Recordings
-from genesis.torch.tuning_messages import FAILED, LOG, Answer, Setting, Told, Tuned
+from genesis.torch.tuning_messages import FAILED, LOG, Answer, Needed, Setting, Told, Tuned
 
 _logger = logging.getLogger("genesis.tuning")
 _PATIENCE = 5.0  # seconds in which the process is to end
-_LEAST = 0.1  # seconds: kernels that the calls launch are compiled in any case
+_IF_OTHERS_FOLLOW = 1 / 2  # of the seconds that are left: for a graph that ends early
+_LEAST = 0.1  # seconds
+_BEGUN = ".begun"  # to tune; kernels were compiled
 
 
 class Tuning:
     """The tuning of the graphs of a model's first call.
 
     Args:
-        budget: seconds of measuring, for all graphs together.
-        device: the index of the CUDA device; None: the processor.
+        seconds: so long the call may wait for measurements, for all graphs together. 0: what there is no time for while
+            a graph is compiled for the first time is not measured.
+        device: the index of the CUDA device.
         hint: what the model and its inputs look like. The process takes seconds to start, so it is started before the
-            first graph is known, unless one of a model that looks so was tuned before.
+            first graph is known, unless one of a model that looks so was tuned before. None: with the first graph that
+            has something to tune.
     """
 
-    def __init__(self, budget: float, recordings: Recordings, device: int | None, hint: str) -> None:
-        self._budget, self._left, self._recordings, self._device = budget, budget, recordings, device
-        self._hint = _digest([hint])
-        self._underway: list[tuple[list[Call], float]] = []  # calls, and the seconds for them
+    def __init__(self, seconds: float, recordings: Recordings, device: int | None, hint: str | None) -> None:
+        self._waits, self._left, self._recordings, self._device = seconds > 0, seconds, recordings, device
+        self._hint = None if hint is None else _digest([hint])
+        self._told: set[str] = set()
+        self._calls: list[Call] = []  # of the graph that is being compiled
+        self._digests: list[str] = []  # of lists of these
+        self._last: Tuned | None = None  # of the last graph that had new calls; None: it failed
         self._num_tuned = self._num_left = 0  # problems
-        self._num_measured = self._num_known = 0  # lists of calls
-        self._has_failed = False
-        self._process = None if _was_tuned(self._hint, device) else _Process(device)
+        self._num_measured = self._num_known = self._num_failed = 0  # graphs; lists of calls; graphs
+        self._waited = 0.0  # seconds
+        self._process: _Process | None = None
+        if self._hint is not None and not self._is_done(self._hint):
+            self._process = _Process(device)
 
-    def add(self, calls: Sequence[Call], share: float) -> None:
-        """Begin with calls of a graph that is being compiled. share: of the time that is left."""
+    def add(self, calls: Sequence[Call]) -> None:
+        """Begin with calls of the graph that is being compiled: with those that were not told before."""
         if not calls:
             return
-        if _was_tuned(_digest(map(repr, calls)), self._device):
+        digest = _digest(map(repr, calls))
+        if self._is_done(digest):
             self._num_known += 1
             return
-        self._process = self._process or _Process(self._device)
-        budget = max(_LEAST, share * self._left)
-        self._left -= budget
-        self._process.tell(calls, budget)
-        self._underway.append((list(calls), budget))
+        self._digests.append(digest)
+        fresh = list({repr(call): call for call in calls if repr(call) not in self._told}.values())
+        if fresh:
+            self._process = self._process or _Process(self._device)
+            self._process.tell(fresh)
+            self._calls += fresh
+            self._told.update(map(repr, fresh))
 
-    def finish(self) -> None:
-        """Wait for what is being measured: the graph is about to run."""
-        underway, self._underway = self._underway, []
-        for calls, budget in underway:
-            assert self._process is not None
-            try:
-                tuned = self._process.result() or _tuned_here(calls, budget)
-            except Exception as error:
-                self._has_failed = True
-                self._recordings.note(f"not tuned: {type(error).__name__}: {str(error).strip()}")
-                continue
-            self._num_measured += 1
-            self._num_tuned += tuned.num_tuned
-            self._num_left += tuned.num_left
-            self._left += max(0.0, budget - tuned.seconds)
-            if not tuned.num_left:
-                _remember(_digest(map(repr, calls)), tuned.problems)
-        planner = sys.modules.get("genesis.backends.cuda.engine.planner")
-        if underway and planner is not None:
-            planner.forget_guesses()
+    def finish(self, is_last: bool) -> None:
+        """The graph is about to run: wait for its kernels, and for measurements if there are seconds for them.
+
+        is_last: no other graph seems to follow.
+        """
+        (calls, self._calls), (digests, self._digests) = (self._calls, []), (self._digests, [])
+        if calls:
+            self._take(self._await(calls, self._left if is_last else self._left * _IF_OTHERS_FOLLOW))
+        if self._last is not None:
+            for digest in digests:
+                _remember(digest, None if self._last.num_left else self._last.problems)
+        if is_last:
+            self._end()
 
     def close(self) -> None:
         """The first call has ended. Say what was found, and end the process."""
+        self._end()
+        if self._num_measured:
+            waited = f"; the first call waited {self._waited:.1f} s for it" if self._waited >= 0.1 else ""
+            left = f"; {self._num_left} had no time" if self._num_left else ""
+            self._recordings.note(f"tuned {self._num_tuned} problems{waited}{left}")
+        elif self._num_known and self._waits:
+            self._recordings.note("tuned before")
+        if self._hint is not None and not self._num_failed:
+            _remember(self._hint, None if self._num_left else ())
+
+    def _take(self, tuned: Tuned | None) -> None:
+        self._last = tuned
+        if tuned is None:
+            self._num_failed += 1
+            return
+        self._num_measured += 1
+        self._num_tuned += tuned.num_tuned
+        self._num_left += tuned.num_left
+        planner = sys.modules.get("genesis.backends.cuda.engine.planner")
+        if planner is not None:
+            planner.forget_guesses()
+
+    def _await(self, calls: Sequence[Call], seconds: float) -> Tuned | None:
+        """What the process has found; None: nothing, as is noted."""
+        assert self._process is not None
+        began = time.monotonic()
+        try:
+            return self._process.result(seconds)
+        except _UnableError as error:
+            if not self._waits:
+                return None
+            _logger.warning("tuning in a process of its own: %s", error)
+            try:
+                return _tuned_here(calls, seconds)
+            except Exception as error:
+                self._fail(error)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            waited = time.monotonic() - began
+            self._waited += waited
+            self._left = max(0.0, self._left - waited)
+        return None
+
+    def _fail(self, error: Exception) -> None:
+        self._recordings.note(f"not tuned: {type(error).__name__}: {str(error).strip()}")
+
+    def _end(self) -> None:
         if self._process is not None:
             self._process.close()
-        if self._num_measured:
-            found = f"tuned {self._num_tuned} problems in {self._budget:g} s; {self._num_left} had no time"
-            self._recordings.note(found)
-        elif self._num_known:
-            self._recordings.note("tuned before")
-        if not (self._num_left or self._has_failed):
-            _remember(self._hint, ())
+            self._process = None
+
+    def _is_done(self, digest: str) -> bool:
+        """Whether nothing is to be done for this; where no call waits, it was done once what there was time for."""
+        return _was_tuned(digest, self._device) or (not self._waits and _path(digest, _BEGUN).exists())
 
 
-def _tuned_here(calls: Sequence[Call], budget: float) -> Tuned:
-    from genesis.torch import tuning_server
+def _tuned_here(calls: Sequence[Call], seconds: float) -> Tuned:
+    def make_all() -> None:
+        for call in calls:
+            call.make()
 
-    return tuning_server.tune(calls, budget)
+    report = genesis.tune(make_all, budget=max(seconds, _LEAST), resume=False)
+    return Tuned(len(report), report.num_left, [])
 
 
 # --- what was tuned before --------------------------------------------------------------------------------------------
@@ -116,12 +172,12 @@ def _digest(texts: Iterable[str]) -> str:
     return found.hexdigest()
 
 
-def _path(digest: str) -> Path:
-    return settings.cache_dir / "tuned" / digest
+def _path(digest: str, suffix: str = "") -> Path:
+    return settings.cache_dir / "tuned" / f"{digest}{suffix}"
 
 
 def _was_tuned(digest: str, device: int | None) -> bool:
-    """Whether this was tuned, and the device's store has all of the plans."""
+    """Whether this was tuned to the end, and the device's store has all of the plans."""
     try:
         problems = _path(digest).read_text().splitlines()
     except (OSError, ValueError):
@@ -133,12 +189,18 @@ def _was_tuned(digest: str, device: int | None) -> bool:
     return all(platform.store(device).get(problem) is not None for problem in problems)
 
 
-def _remember(digest: str, problems: Iterable[str]) -> None:
-    with contextlib.suppress(OSError), replaced(_path(digest)) as temporary:  # what is not written is tuned again
-        temporary.write_text("".join(f"{problem}\n" for problem in problems))
+def _remember(digest: str, problems: Iterable[str] | None) -> None:
+    """None: some had no time."""
+    path = _path(digest, _BEGUN) if problems is None else _path(digest)
+    with contextlib.suppress(OSError), replaced(path) as temporary:  # what is not written is tuned again
+        temporary.write_text("".join(f"{problem}\n" for problem in problems or ()))
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
+class _UnableError(Exception):
+    """The process cannot tune."""
+
+
 class _Process:
     """The process that tunes, and the thread that tells it what to do: it takes in nothing before it has started."""
 
@@ -164,12 +226,13 @@ class _Process:
         finally:
             theirs.close()
 
-    def tell(self, calls: Sequence[Call], budget: float) -> None:
-        """Have it tune what some calls compute, after those that it was told of before."""
-        self._messages.put((list(calls), budget))
+    def tell(self, calls: Sequence[Call]) -> None:
+        """Have it tune what some calls compute too."""
+        self._messages.put(list(calls))
 
-    def result(self) -> Tuned | None:
-        """Wait for the next of its results; None: this process has to measure. Raises: RuntimeError: it has died."""
+    def result(self, seconds: float) -> Tuned:
+        """Wait for what it finds, for so many seconds of measuring. Raises: _UnableError; RuntimeError: it has died."""
+        self._messages.put(Needed(seconds))
         while self._connection is not None:
             try:
                 what, value = self._connection.recv()
@@ -179,12 +242,11 @@ class _Process:
             if what == LOG:
                 _logger.info("%s", value)
             elif what == FAILED:
-                _logger.warning("tuning in a process of its own: %s", value)
-                return None
+                raise _UnableError(value)
             else:
                 assert isinstance(value, Tuned)
                 return value
-        return None
+        raise _UnableError("it could not be started")
 
     def close(self) -> None:
         """End the process; what it has found is in the store."""

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from genesis.torch.graph_calls import Call
 
 LOG, TUNED, FAILED = "log", "tuned", "failed"
-Told = tuple[list[Call], float]  # what to tune, seconds
 Answer = tuple[str, object]  # one of these; a line, what was found, or an error's text
 
 
@@ -22,10 +21,18 @@ class Setting(NamedTuple):
     logs: bool
 
 
+class Needed(NamedTuple):
+    """A graph has been compiled, and is about to run. seconds: of measuring, if there have not been so many."""
+
+    seconds: float
+
+
+Told = list[Call] | Needed  # calls of the graph that is being compiled, which are to be tuned
+
+
 class Tuned(NamedTuple):
     """The outcome of tuning what some calls compute: how many problems, and keys among which all of theirs are."""
 
     num_tuned: int
     num_left: int
-    seconds: float
     problems: list[str]

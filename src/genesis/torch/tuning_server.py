@@ -1,7 +1,8 @@
 """The process that tunes beside the one that compiles: see tuning.py, its parent.
 
-It is told the settings, then calls of ops: it compiles the kernels that they launch, on all cores, and tunes what they
-compute. It ends with its parent, whatever ends that: its end of the socket closes.
+It is told the settings, then calls of ops: it compiles the kernels that they launch, on all cores, and measures what
+computes them fastest until the graph has been compiled. It ends with its parent, whatever ends that: its end of the
+socket closes.
 """
 
 from __future__ import annotations
@@ -25,22 +26,71 @@ from genesis.backends.cuda.engine import planner, platform
 from genesis.backends.cuda.engine.builders import Builders, compilers
 from genesis.settings import override
 from genesis.torch.graph_calls import Call
-from genesis.torch.tuning_messages import FAILED, LOG, TUNED, Answer, Setting, Told, Tuned
+from genesis.torch.tuning_messages import FAILED, LOG, TUNED, Answer, Needed, Setting, Told, Tuned
 
 
-def tune(calls: Sequence[Call], budget: float) -> Tuned:
-    """Tune what some calls compute. Raises: what one of the calls raises."""
-    began = math.inf
+class _Graph:
+    """A graph that the parent compiles: its calls, which come in lists, and when it is needed."""
 
-    def make_all() -> None:
-        nonlocal began
-        _compile_for(calls)
+    def __init__(self, connection: Connection[Answer, Setting | Told]) -> None:
+        self.fresh: list[Call] = []  # that came last
+        self.is_needed = False
+        self._connection, self._since, self._seconds = connection, 0.0, 0.0
+
+    def take(self) -> None:
+        """Wait for a message."""
+        told = self._connection.recv()
+        if isinstance(told, Needed):
+            self.is_needed, self._since, self._seconds = True, time.monotonic(), told.seconds
+        else:
+            assert isinstance(told, list)
+            self.fresh += told
+
+    def end(self, began: float) -> float:
+        """When measuring that began then is to end: it begins anew with other calls."""
+        while not self.is_needed and self._connection.poll():
+            self.take()
+        if self.fresh:
+            return began
+        return max(self._since, began + self._seconds) if self.is_needed else math.inf
+
+
+class _Session(planner.Session):
+    def __init__(self, graph: _Graph) -> None:
+        super().__init__(math.inf, gathers=True, resumes=False)
+        self._graph = graph
+
+    def deadline(self) -> float:
+        return self._graph.end(self.began)
+
+
+def tuned(graph: _Graph) -> Tuned:
+    """Tune what a graph's calls compute until it is needed. Raises: what one of the calls raises."""
+    calls: list[Call] = []
+    num_tuned = num_left = 0
+    while True:
+        while not (graph.fresh or graph.is_needed):
+            graph.take()
+        if not graph.fresh:
+            return Tuned(num_tuned, num_left, sorted(_tuned_problems()))
+        fresh, graph.fresh = graph.fresh, []
+        calls += fresh
+        _compile_for(fresh)
+        session = _Session(graph)
+        _measure(calls, session)
+        num_tuned += len(session.outcomes)
+        num_left = len(session.met) - len(session.outcomes)
+
+
+def _measure(calls: Sequence[Call], session: _Session) -> None:
+    planner.begin(session)
+    try:
         for call in calls:
             call.make()
-        began = time.monotonic()
-
-    report = genesis.tune(make_all, budget=budget, resume=False)
-    return Tuned(len(report), report.num_left, time.monotonic() - began, sorted(_tuned_problems()))
+        if genesis.cuda.is_available():
+            planner.share_out(session)
+    finally:
+        planner.end(session)
 
 
 def _tuned_problems() -> set[str]:
@@ -61,7 +111,7 @@ def _compile_for(calls: Sequence[Call]) -> None:
     builders.drop()
 
 
-# --- in the process ---------------------------------------------------------------------------------------------------
+# --- the process ------------------------------------------------------------------------------------------------------
 def main(descriptor: int) -> None:
     threading.Thread(target=end_with_parent, args=(descriptor,), daemon=True).start()
     connection: Connection[Answer, Setting | Told] = Connection(descriptor)
@@ -71,7 +121,9 @@ def main(descriptor: int) -> None:
         _relay_to(connection)
     genesis.set_float32_precision(setting.precision)
     with override(cache_dir=setting.cache_dir, **setting.settings), contextlib.suppress(EOFError):
-        _serve(connection, _prepare(setting.device))
+        obstacle = _prepare(setting.device)
+        while True:
+            _serve(connection, obstacle)
 
 
 def _prepare(device: int | None) -> str:
@@ -82,7 +134,7 @@ def _prepare(device: int | None) -> str:
             torch.zeros(1, device="cuda")
         if genesis.cuda.is_available():
             compilers().start()
-            # Until this process ends, problems are only noted outside tune(), and the compilers stay.
+            # Until this process ends, problems are only noted outside tuned(), and the compilers stay.
             planner.begin(planner.Session(math.inf, gathers=True, resumes=False))
     except Exception as error:  # a device that is another process' alone, or full
         return f"{type(error).__name__}: {error}"
@@ -90,19 +142,19 @@ def _prepare(device: int | None) -> str:
 
 
 def _serve(connection: Connection[Answer, Setting | Told], obstacle: str) -> None:
-    """Answer what the parent asks; where that fails, it tries it itself, and gets the error that there is."""
-    while True:
-        told = connection.recv()
-        assert not isinstance(told, Setting)
-        if obstacle:
-            connection.send((FAILED, obstacle))
-            continue
+    """Tune a graph; where that fails, the parent tries it itself, and gets the error that there is."""
+    graph = _Graph(connection)
+    answer: Answer = FAILED, obstacle
+    if not obstacle:
         try:
-            tuned = tune(*told)
+            answer = TUNED, tuned(graph)
+        except EOFError:
+            raise
         except Exception as error:
-            connection.send((FAILED, f"{type(error).__name__}: {error}"))
-        else:
-            connection.send((TUNED, tuned))
+            answer = FAILED, f"{type(error).__name__}: {error}"
+    while not graph.is_needed:
+        graph.take()
+    connection.send(answer)
 
 
 def _relay_to(connection: Connection[Answer, Setting | Told]) -> None:

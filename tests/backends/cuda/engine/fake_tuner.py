@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -165,6 +166,11 @@ def install(monkeypatch: pytest.MonkeyPatch, processors: int = 1, apart: bool = 
     Bench.start()
 
 
+def within(seconds: float) -> rounds.Deadline:
+    end = time.monotonic() + seconds
+    return lambda: end
+
+
 def share_out(contests: Sequence[Contest], deadline: float) -> dict[ConvProblem, tuner.Outcome]:
     """What is kept."""
     kept: dict[ConvProblem, tuner.Outcome] = {}
@@ -173,7 +179,7 @@ def share_out(contests: Sequence[Contest], deadline: float) -> dict[ConvProblem,
         if contest.outcome is not None:
             kept[contest.problem] = contest.outcome
 
-    rounds.share_out(contests, deadline, told)
+    rounds.share_out(contests, lambda: deadline, told)
     return kept
 
 

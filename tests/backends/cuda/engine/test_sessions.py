@@ -22,6 +22,7 @@ from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.backends.engine.store import Entry
 from genesis.settings import override
 from tests.backends.cuda.engine.fake_candidates import PROBLEM, Fake, FakeFamily, arrays, chosen, run
+from tests.backends.cuda.engine.fake_tuner import within
 
 
 def test_gathered_problems_share_the_time(fakes: FakeFamily) -> None:
@@ -141,10 +142,10 @@ def test_what_is_in_use_is_measured_first(fakes: FakeFamily) -> None:
     for _ in range(3):  # the reference, and the best guess
         if contest.has_job:
             contest.start_next(unhurried)
-    contest.visit(time.monotonic() + 60, 2, unhurried)
+    contest.visit(within(60), 2, unhurried)
     assert contest.outcome is not None
     assert (contest.outcome.candidate.name, contest.outcome.complete) == ("fake/best", False)
-    rounds.share_out([contest], time.monotonic() + 60, lambda contest: None)
+    rounds.share_out([contest], within(60), lambda contest: None)
     assert contest.outcome.num_measured == len(list(CONV.in_turns(PROBLEM)))
 
 
@@ -223,7 +224,7 @@ def test_who_wins_when_times_are_close(fakes: FakeFamily, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(CONV, "bench", Scripted)
     contest = tuner.Contest(CONV, PROBLEM, 0)
-    rounds.share_out([contest], time.monotonic() + 60, lambda contest: None)
+    rounds.share_out([contest], within(60), lambda contest: None)
     assert contest.outcome is not None
     assert (contest.outcome.candidate.name, contest.outcome.milliseconds) == ("fake/slower", 1.2)
     assert contest.is_over

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import random
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -26,7 +25,17 @@ from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime import capturing
 from tests.backends.cuda.engine import fake_tuner
-from tests.backends.cuda.engine.fake_tuner import PROBLEM, Bench, Fake, FakeFamily, cudnn, install, ours, share_out
+from tests.backends.cuda.engine.fake_tuner import (
+    PROBLEM,
+    Bench,
+    Fake,
+    FakeFamily,
+    cudnn,
+    install,
+    ours,
+    share_out,
+    within,
+)
 
 Tune = Callable[..., Outcome | None]
 
@@ -265,7 +274,7 @@ def test_graphs_decide_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConvBench, "replayed", told_of)
     problem = ConvProblem("forward", (8, 64, 28, 28), (128, 64, 1, 1), dtype=dtypes.bfloat16)
     contest = Contest(CONV, problem, 64 << 20)
-    rounds.share_out([contest], time.monotonic() + 20, lambda contest: None)
+    rounds.share_out([contest], within(20), lambda contest: None)
     assert contest.outcome is not None
     times = [each for found in told for each in found]
     assert len(times) >= 2

@@ -118,14 +118,17 @@ class Session:
     def __init__(
         self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False, resumes: bool = True
     ) -> None:
-        self.seconds = seconds
-        self.deadline = time.monotonic() + seconds
+        self.seconds, self.began = seconds, time.monotonic()
         self.progress = progress
         self.gathers, self.resumes = gathers, resumes
         self.met: dict[Problem, AnyPlan] = {}  # while gathering
         self.counts: collections.Counter[Problem] = collections.Counter()
         self.outcomes: list[AnyOutcome] = []
         self.num_compiled, self.compile_seconds = 0, 0.0  # by the compilers that work beside
+
+    def deadline(self) -> float:
+        """When the time is up, by time.monotonic(); asked again and again."""
+        return self.began + self.seconds
 
 
 _sessions: list[Session] = []
@@ -150,7 +153,7 @@ def share_out(session: Session) -> None:
     """Tune what a session has gathered; the heuristic chooses for the rest at their next call, as if never met."""
     with _lock:
         session.gathers = False
-        session.deadline = time.monotonic() + session.seconds
+        session.began = time.monotonic()
         contests = {problem: _contest(plan, session) for problem, plan in session.met.items()}
         try:
             _run(list(contests.values()), session, lambda contest: _take(session.met[contest.problem], contest))
@@ -192,7 +195,7 @@ def _tuned(plan: AnyPlan) -> bool:
         _meet(plan, session)
         return False
     began, done = time.monotonic(), False
-    if began < session.deadline:
+    if began < session.deadline():
         contest = _contest(plan, session)
         try:
             _run([contest], session, lambda contest: _take(plan, contest))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Sequence
 from typing import TextIO
 
 from genesis.backends.cuda.engine.builders import Builders
+from genesis.backends.cuda.engine.rounds import Deadline
 from genesis.backends.cuda.engine.tuner import AnyContest
 
 _SHORT = 2.0  # seconds that nobody needs to be told of
@@ -19,7 +21,7 @@ _logger = logging.getLogger("genesis.tuning")
 class Progress:
     """Progress of the contests of a session."""
 
-    def __init__(self, contests: Sequence[AnyContest], deadline: float, file: TextIO | None) -> None:
+    def __init__(self, contests: Sequence[AnyContest], deadline: Deadline, file: TextIO | None) -> None:
         """file: where the line goes if it is a terminal; None: nowhere."""
         self._contests, self._deadline = contests, deadline
         self._file = file if file is not None and file.isatty() else None
@@ -50,9 +52,10 @@ class Progress:
     def _text(self, now: float) -> str:
         tuned = sum(each.outcome is not None for each in self._contests)
         candidates = sum(each.num_done for each in self._contests)
+        left = self._deadline() - now
         return (
             f"tuning: {tuned} of {len(self._contests)} problems, {candidates} candidates measured, "
-            f"{self.num_compiled} kernels compiled, {max(0.0, self._deadline - now):.0f} s left"
+            f"{self.num_compiled} kernels compiled" + (f", {max(0.0, left):.0f} s left" if left < math.inf else "")
         )
 
 

@@ -13,6 +13,7 @@ from genesis.backends.cuda.engine import builders as building
 from genesis.backends.cuda.engine.builders import Builders
 from genesis.backends.cuda.engine.tuner import AnyContest
 
+Deadline = Callable[[], float]  # of time.monotonic(); asked again and again, as it may change
 Told = Callable[[AnyContest], None]  # after each step of a contest; what it has found so far is to be kept
 Watched = Callable[[Builders], None]  # now and then
 
@@ -23,12 +24,12 @@ _LONGEST_WAIT = 0.5  # seconds, before progress is told again
 _AHEAD = 2  # times the compilers: candidates that are compiled or being compiled, and not measured
 
 
-def share_out(contests: Iterable[AnyContest], deadline: float, told: Told, watched: Watched | None = None) -> None:
-    """Tune problems until a deadline of time.monotonic(); nothing is waited for beyond it."""
+def share_out(contests: Iterable[AnyContest], deadline: Deadline, told: Told, watched: Watched | None = None) -> None:
+    """Tune problems until a deadline; nothing is waited for beyond it."""
     active = list(contests)
     builders = Builders(building.compilers() if _is_worth_processes(active) else None)
     try:
-        while active and time.monotonic() < deadline:
+        while active and time.monotonic() < deadline():
             if watched is not None:
                 watched(builders)
             contest = _next(active)
@@ -36,7 +37,7 @@ def share_out(contests: Iterable[AnyContest], deadline: float, told: Told, watch
                 _feed(active, builders, deadline)
                 contest = contest or _next(active)
             if builders.num_busy and (contest is None or not builders.apart):
-                builders.advance(min(_LONGEST_WAIT, max(0.0, deadline - time.monotonic())))
+                builders.advance(min(_LONGEST_WAIT, max(0.0, deadline() - time.monotonic())))
             elif contest is None:
                 break  # nothing is left that could be measured
             else:
@@ -64,11 +65,11 @@ def _is_worth_processes(contests: Sequence[AnyContest]) -> bool:
     return len(contests) > 1 or any(each.num_to_compile >= _WORTH_PROCESSES for each in contests)
 
 
-def _feed(contests: Sequence[AnyContest], builders: Builders, deadline: float) -> None:
+def _feed(contests: Sequence[AnyContest], builders: Builders, deadline: Deadline) -> None:
     """Start compiling what will be measured next."""
     room = _AHEAD * builders.number - sum(each.num_ahead for each in contests)
     waiting = [each for each in contests if each.has_job]
-    while room > 0 and waiting and time.monotonic() < deadline:
+    while room > 0 and waiting and time.monotonic() < deadline():
         contest = min(waiting, key=lambda each: (each.phase_ahead, -each.claim(each.num_done + each.num_ahead)))
         contest.start_next(builders)
         room -= 1

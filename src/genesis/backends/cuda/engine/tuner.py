@@ -164,8 +164,9 @@ class Contest(Generic[P]):
         self._compiling.add(candidate)
         builders.start(functools.partial(self._build, candidate))
 
-    def visit(self, deadline: float, most: int, builders: Builders) -> None:
-        """Measure what is at hand, at most so many, until a deadline of time.monotonic(); then check the fastest."""
+    def visit(self, deadline: Callable[[], float], most: int, builders: Builders) -> None:
+        """Measure what is at hand, at most so many, until a deadline of time.monotonic(), which may change; then
+        check the fastest."""
         if not (self._at_hand() or self.can_be_visited):
             return
         try:
@@ -178,14 +179,15 @@ class Contest(Generic[P]):
                 self.outcome = self._told(self._front[0])
         self.is_over = self.is_over or not (self._waiting or self._is_unchecked)
 
-    def _visit(self, deadline: float, most: int, builders: Builders) -> None:
+    def _visit(self, deadline: Callable[[], float], most: int, builders: Builders) -> None:
         bench = self.operation.bench(self.problem)
         try:
             for _ in range(most):
                 choice = self._at_hand()
-                if not choice or time.monotonic() >= deadline:
+                left = deadline() - time.monotonic()
+                if not choice or left <= 0:
                     break
-                if choice[0].builds_slowly and deadline - time.monotonic() < _SLOW:
+                if choice[0].builds_slowly and left < _SLOW:
                     self.is_over = True
                     break
                 self._measure(bench, choice[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import io
 import pickle
 import shutil
@@ -416,6 +417,30 @@ def test_a_whole_step() -> None:
         return {f"loss {i}": loss for i, loss in enumerate(losses)} | model.state_dict()
 
     agree(run(genesis.torch.compile(compiler="aot_eager")), run(lambda step: step))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_as_before_once_a_target_is_compiled(
+    enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    compile_graph = capturing.Backend.__call__
+
+    def compiling_graph(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(gc.isenabled())
+        return compile_graph(self, *args, **kwargs)
+
+    monkeypatch.setattr(capturing.Backend, "__call__", compiling_graph)
+    torch._dynamo.reset()
+    step: Any = genesis.torch.compile(lambda x: x + 1, compiler="eager")
+    if not enabled:
+        gc.disable()
+    try:
+        step(torch.ones(2))
+        assert seen == [False]
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
 
 
 def test_the_report_of_a_function() -> None:

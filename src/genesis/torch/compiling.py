@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import itertools
 import logging
 import weakref
@@ -186,7 +187,8 @@ class Compiled(Target):
         target = self._plain if self._model is None else _with_code_of_its_own(self._plain)
         self._run = torch.compile(target, backend=backend, dynamic=how.dynamic, fullgraph=how.fullgraph)
         try:
-            return self._run(*args, **kwargs)
+            with _without_collections():
+                return self._run(*args, **kwargs)
         finally:
             if tuning is not None:
                 backend.tuning = None
@@ -226,6 +228,19 @@ def _has_convs(model: nn.Module | None) -> bool:
 def _is_on_cuda(model: nn.Module | None) -> bool:
     """None: a function, which may have models anywhere."""
     return torch.cuda.is_initialized() if model is None else any(x.is_cuda for x in model.parameters())
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Python's collections would look again and again at the million objects that compilers make: a tenth of the time,
+    for a twentieth of the memory."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -174,7 +174,8 @@ def tuned(group: Sequence[Case], seconds: float) -> list[Choice]:
     limit = planner.workspace_limit()
     contests = [Contest(CONV, case.problem, limit) for case in group]
     if seconds:
-        rounds.share_out(contests, time.monotonic() + seconds, lambda contest: None)
+        end = time.monotonic() + seconds
+        rounds.share_out(contests, lambda: end, lambda contest: None)
     memory.pool(0).empty_cache()  # the operands: PyTorch has another pool
     winners = [None if contest.outcome is None else contest.outcome.candidate for contest in contests]
     return [(guess(case.problem), winner) for case, winner in zip(group, winners, strict=True)]

@@ -121,7 +121,7 @@ class Tuning:
             planner.forget_guesses()
 
     def _await(self, calls: Sequence[Call], seconds: float) -> Tuned | None:
-        """What the process has found; None: nothing, as is noted."""
+        """Return what the process has found; None: nothing, as is noted."""
         assert self._process is not None
         began = time.monotonic()
         try:

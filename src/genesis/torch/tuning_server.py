@@ -8,12 +8,13 @@ socket closes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 
 import torch
@@ -47,7 +48,7 @@ class _Graph:
             self.fresh += told
 
     def end(self, began: float) -> float:
-        """When measuring that began then is to end: it begins anew with other calls."""
+        """Return when measuring that began then is to end. With other calls it begins anew."""
         while not self.is_needed and self._connection.poll():
             self.take()
         if self.fresh:
@@ -101,14 +102,20 @@ def _tuned_problems() -> set[str]:
 
 
 def _compile_for(calls: Sequence[Call]) -> None:
-    """Have what these calls launch compiled, on all cores."""
+    """Have compiled, on all cores, what these calls launch, also where there will be no time to measure."""
     if not genesis.cuda.is_available():
         return
     builders = Builders(compilers())
-    builders.rehearse({repr(call): call.make for call in calls})
+    _rehearsed(builders, {repr(call): call.make for call in calls})
+    guesses = [plan for plan in planner.all_plans() if plan.origin == planner.HEURISTIC]
+    _rehearsed(builders, {plan.problem.key: functools.partial(planner.build_guess, plan) for plan in guesses})
+    builders.drop()
+
+
+def _rehearsed(builders: Builders, steps: Mapping[str, Callable[[], object]]) -> None:
+    builders.rehearse(steps)
     while builders.num_busy:
         builders.advance(0.2)
-    builders.drop()
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

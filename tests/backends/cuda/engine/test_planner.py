@@ -16,6 +16,7 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.engine import planner as plans
 from genesis.backends.cuda.engine import platform
+from genesis.backends.cuda.engine.candidate import Launch
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import ConvProblem
@@ -205,3 +206,23 @@ def test_operands_that_must_be_copied_are_planned_once(simulated: Backend, monke
         y = simulated.conv_forward(x, weight, None, ConvGeometry((1, 1), (0, 0), (1, 1), 1))
     assert len(asked) == 1
     assert (simulated.to_cpu(y) == 27).all()
+
+
+def test_a_guess_is_built_ahead(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that plan() chooses, and none after it."""
+    prepared: list[str] = []
+    prepare = Fake.prepare
+
+    def watched(self: Fake, problem: ConvProblem) -> Launch:
+        prepared.append(self.name)
+        return prepare(self, problem)
+
+    fakes.candidates = [
+        Fake("slow", slow=True), Fake("large", workspace=1 << 40), Fake("refused", builds=False), Fake("good"),
+        Fake("late"),
+    ]  # fmt: skip
+    monkeypatch.setattr(Fake, "prepare", watched)
+    plans.build_guess(CONV.plan(PROBLEM))
+    assert prepared == ["fake/refused", "fake/good"]
+    fakes.candidates = fakes.candidates[1:]
+    assert chosen() == ("fake/good", plans.HEURISTIC)

@@ -127,7 +127,7 @@ class Session:
         self.num_compiled, self.compile_seconds = 0, 0.0  # by the compilers that work beside
 
     def deadline(self) -> float:
-        """When the time is up, by time.monotonic(); asked again and again."""
+        """Return when the time is up, by time.monotonic(). It is asked again and again."""
         return self.began + self.seconds
 
 
@@ -281,6 +281,16 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
         thread = threading.Thread(target=_improve, args=(plan, slow), name="genesis plan")
         _improving[:] = [*(each for each in _improving if each.is_alive()), thread]
         thread.start()
+
+
+def build_guess(plan: Plan[P]) -> None:
+    """Build what computes a problem that has not been measured, so that another process finds its kernel compiled."""
+    for candidate in plan.operation.candidates(plan.problem):
+        if not candidate.builds_slowly:
+            with contextlib.suppress(KernelError):
+                if candidate.workspace(plan.problem) <= workspace_limit():
+                    candidate.prepare(plan.problem)
+                    return
 
 
 _improving: list[threading.Thread] = []

@@ -31,7 +31,7 @@ import genesis.torch
 from genesis.backends.cuda.engine import planner, platform
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.settings import override
-from genesis.torch import capturing, opaque, tuning, tuning_server
+from genesis.torch import capturing, compiling, opaque, tuning, tuning_server
 from genesis.torch.capturing import Backend
 from genesis.torch.graph_calls import Call, Operand, calls_of
 from genesis.torch.recordings import Recordings
@@ -135,8 +135,14 @@ def test_deterministic_runs_measure_what_they_are_told_to(compiler: str, monkeyp
         assert len(tuned_when_called(monkeypatch, notes, compiler=compiler, tune=5)[0]) == (compiler == "inductor")
 
 
+def test_nothing_is_tuned_where_genesis_has_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch may have it all the same: GENESIS_CUDA=off."""
+    assert not tuned_when_called(monkeypatch, has_cuda=False)[0]
+    assert not tuned_when_called(monkeypatch, ["not tuned: Genesis has no CUDA"], has_cuda=False, tune=5)[0]
+
+
 def tuned_when_called(
-    monkeypatch: pytest.MonkeyPatch, notes: Sequence[str] = (), **arguments: Any
+    monkeypatch: pytest.MonkeyPatch, notes: Sequence[str] = (), has_cuda: bool = True, **arguments: Any
 ) -> tuple[list[Listener], list[str | None]]:
     """What tuning is told of a compiled function, and its hints."""
     listeners: list[Listener] = []
@@ -149,6 +155,7 @@ def tuned_when_called(
         return listeners[-1]
 
     monkeypatch.setattr(tuning, "Tuning", begin)
+    monkeypatch.setattr(compiling, "is_available", lambda: has_cuda)
     monkeypatch.setattr(capturing, "start_compilers", lambda steps: None)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
@@ -392,6 +399,31 @@ def test_what_the_process_logs_is_logged_here(caplog: pytest.LogCaptureFixture) 
         assert process.result(5.0) == Tuned(1, 0, [])
     assert process._messages.get() == Needed(5.0)
     assert [record.getMessage() for record in caplog.records] == ["half of it"]
+
+
+def test_a_process_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = multiprocessing.Pipe()
+    process = object.__new__(tuning._Process)
+    process._connection, process._messages = here, SimpleQueue()
+    monkeypatch.setattr(tuning, "_LONGEST", 0.01)
+    with pytest.raises(TimeoutError, match=r"the process that tunes did not answer for 0.01 s"):
+        process.result(0.0)
+    there.close()
+    beside, fake = begun(monkeypatch, 0.0, "model", TimeoutError("it did not answer"))
+    beside.add([CHAIN])
+    beside.finish(is_last=False)
+    assert fake.num_closed == 1  # what it says later would be taken for the next graph's
+    beside.close()
+    assert beside._recordings.notes == ["not tuned: TimeoutError: it did not answer"]
+
+
+def test_what_is_remembered_is_of_a_device_and_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder may be that of several machines."""
+    digests = set()
+    for name in ("NVIDIA H100", "NVIDIA H200"):
+        monkeypatch.setattr(tuning, "_platform", lambda device, name=name: name)
+        digests.add(Tuning(0.0, Recordings("model"), 0, None)._digest(["calls"]))
+    assert len(digests) == 2
 
 
 def test_what_fails_there_is_tried_here(cache: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 
+from genesis.cuda import is_available
 from genesis.errors import DTypeError, describe
 from genesis.settings import settings
 from genesis.torch import graph_trees, outstanding
@@ -204,9 +205,10 @@ class Compiled(Target):
         device = next((x.device.index for x in tensors if x.is_cuda), None)
         if device is None and model is None and torch.cuda.is_initialized():
             device = torch.cuda.current_device()  # of a step that has its model and its images from elsewhere
-        if device is None:
+        obstacle = "the inputs are not on CUDA" if device is None else "" if is_available() else "Genesis has no CUDA"
+        if obstacle:
             if seconds:
-                self.recordings.note("not tuned: the inputs are not on CUDA")
+                self.recordings.note(f"not tuned: {obstacle}")
             return None
         if self._how.compiler == "inductor":
             from genesis.torch.tuning import Tuning

@@ -35,6 +35,7 @@ from genesis.torch.tuning_messages import FAILED, LOG, Answer, Needed, Setting, 
 
 _logger = logging.getLogger("genesis.tuning")
 _PATIENCE = 5.0  # seconds in which the process is to end
+_LONGEST = 120.0  # seconds that kernels may take when the graph has been compiled: then something hangs
 _IF_OTHERS_FOLLOW = 1 / 2  # of the seconds that are left: for a graph that ends early
 _LEAST = 0.1  # seconds
 _BEGUN = ".begun"  # to tune; kernels were compiled
@@ -54,7 +55,8 @@ class Tuning:
 
     def __init__(self, seconds: float, recordings: Recordings, device: int | None, hint: str | None) -> None:
         self._waits, self._left, self._recordings, self._device = seconds > 0, seconds, recordings, device
-        self._hint = None if hint is None else _digest([hint])
+        self._platform = "" if device is None else _platform(device)
+        self._hint = None if hint is None else self._digest([hint])
         self._told: set[str] = set()
         self._calls: list[Call] = []  # of the graph that is being compiled
         self._digests: list[str] = []  # of lists of these
@@ -70,7 +72,7 @@ class Tuning:
         """Begin with calls of the graph that is being compiled: with those that were not told before."""
         if not calls:
             return
-        digest = _digest(map(repr, calls))
+        digest = self._digest(map(repr, calls))
         if self._is_done(digest):
             self._num_known += 1
             return
@@ -143,6 +145,7 @@ class Tuning:
         return None
 
     def _fail(self, error: Exception) -> None:
+        self._end()
         self._recordings.note(f"not tuned: {type(error).__name__}: {str(error).strip()}")
 
     def _end(self) -> None:
@@ -150,9 +153,21 @@ class Tuning:
             self._process.close()
             self._process = None
 
+    def _digest(self, texts: Iterable[str]) -> str:
+        found = hashlib.sha256(f"{torch.__version__} {this_genesis()} {self._platform}".encode())
+        for text in (get_float32_precision(), *texts):
+            found.update(text.encode() + b"\0")
+        return found.hexdigest()
+
     def _is_done(self, digest: str) -> bool:
         """Whether nothing is to be done for this; where no call waits, it was done once what there was time for."""
         return _was_tuned(digest, self._device) or (not self._waits and _path(digest, _BEGUN).exists())
+
+
+def _platform(device: int) -> str:
+    from genesis.backends.cuda.engine import platform
+
+    return platform.store(device).platform
 
 
 def _tuned_here(calls: Sequence[Call], seconds: float) -> Tuned:
@@ -165,13 +180,6 @@ def _tuned_here(calls: Sequence[Call], seconds: float) -> Tuned:
 
 
 # --- what was tuned before --------------------------------------------------------------------------------------------
-def _digest(texts: Iterable[str]) -> str:
-    found = hashlib.sha256(f"{torch.__version__} {this_genesis()} {get_float32_precision()}".encode())
-    for text in texts:
-        found.update(text.encode() + b"\0")
-    return found.hexdigest()
-
-
 def _path(digest: str, suffix: str = "") -> Path:
     return settings.cache_dir / "tuned" / f"{digest}{suffix}"
 
@@ -231,9 +239,15 @@ class _Process:
         self._messages.put(list(calls))
 
     def result(self, seconds: float) -> Tuned:
-        """Wait for what it finds, for so many seconds of measuring. Raises: _UnableError; RuntimeError: it has died."""
+        """Wait for what it finds, for so many seconds of measuring.
+
+        Raises: _UnableError. RuntimeError: it has died. TimeoutError: it does not answer.
+        """
         self._messages.put(Needed(seconds))
+        end = time.monotonic() + seconds + _LONGEST
         while self._connection is not None:
+            if not self._connection.poll(max(0.0, end - time.monotonic())):
+                raise TimeoutError(f"the process that tunes did not answer for {_LONGEST:g} s")
             try:
                 what, value = self._connection.recv()
             except (EOFError, OSError):

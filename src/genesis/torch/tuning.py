@@ -64,6 +64,7 @@ class Tuning:
         self._num_tuned = self._num_left = 0  # problems
         self._num_measured = self._num_known = self._num_failed = 0  # graphs; lists of calls; graphs
         self._waited = 0.0  # seconds
+        self._is_unable = False  # the process, which is not asked again then if no call waits
         self._process: _Process | None = None
         if self._hint is not None and not self._is_done(self._hint):
             self._process = _Process(device)
@@ -92,9 +93,8 @@ class Tuning:
         (calls, self._calls), (digests, self._digests) = (self._calls, []), (self._digests, [])
         if calls:
             self._take(self._await(calls, self._left if is_last else self._left * _IF_OTHERS_FOLLOW))
-        if self._last is not None:
-            for digest in digests:
-                _remember(digest, None if self._last.num_left else self._last.problems)
+        for digest in digests:
+            self._remember(digest)
         if is_last:
             self._end()
 
@@ -107,8 +107,8 @@ class Tuning:
             self._recordings.note(f"tuned {self._num_tuned} problems{waited}{left}")
         elif self._num_known and self._waits:
             self._recordings.note("tuned before")
-        if self._hint is not None and not self._num_failed:
-            _remember(self._hint, None if self._num_left else ())
+        if self._hint is not None and (self._is_unable or not self._num_failed):
+            _remember(self._hint, None if self._is_unable or self._num_left else ())
 
     def _take(self, tuned: Tuned | None) -> None:
         self._last = tuned
@@ -129,9 +129,10 @@ class Tuning:
         try:
             return self._process.result(seconds)
         except _UnableError as error:
-            if not self._waits:
+            self._is_unable = not self._waits
+            _logger.log(logging.WARNING if self._waits else logging.INFO, "tuning in a process of its own: %s", error)
+            if self._is_unable:
                 return None
-            _logger.warning("tuning in a process of its own: %s", error)
             try:
                 return _tuned_here(calls, seconds)
             except Exception as error:
@@ -143,6 +144,13 @@ class Tuning:
             self._waited += waited
             self._left = max(0.0, self._left - waited)
         return None
+
+    def _remember(self, digest: str) -> None:
+        """Remember what became of calls of the last graph."""
+        if self._last is not None:
+            _remember(digest, None if self._last.num_left else self._last.problems)
+        elif self._is_unable:
+            _remember(digest, None)
 
     def _fail(self, error: Exception) -> None:
         self._end()

@@ -69,10 +69,9 @@ def compile(
 
     Args:
         target: a torch.nn.Module, or a function of tensors, such as a whole step with its optimizer.
-        tune: seconds that the first call may wait for measurements of convolution kernels on CUDA. They are made by a
-            process of its own while this one compiles, and stored. 0: it compiles all kernels, and measures what there
-            is time for as long as a graph is compiled for the first time (not with GENESIS_DETERMINISTIC=1). None: the
-            plans that are stored, else heuristics.
+        tune: seconds that the first call may wait for measurements of convolution kernels on CUDA. A process of its own
+            makes and stores them while this one compiles. 0: those that are done when a graph has been compiled for
+            the first time (none with GENESIS_DETERMINISTIC=1). None: no measurements; stored plans, else heuristics.
         compiler: of what is not fused: one of PyTorch's backends of torch.compile. "aot_eager" starts at once.
         mode: as of torch.compile; "default" captures nothing.
         dynamic, fullgraph: as of torch.compile; with dynamic shapes all inputs are recorded at once.

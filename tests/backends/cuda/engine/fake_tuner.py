@@ -166,7 +166,7 @@ def install(monkeypatch: pytest.MonkeyPatch, processors: int = 1, apart: bool = 
     Bench.start()
 
 
-def within(seconds: float) -> rounds.Deadline:
+def within(seconds: float) -> tuner.Deadline:
     end = time.monotonic() + seconds
     return lambda: end
 

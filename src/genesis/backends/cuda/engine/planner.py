@@ -285,12 +285,10 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
 
 def build_guess(plan: Plan[P]) -> None:
     """Build what computes a problem that has not been measured, so that another process finds its kernel compiled."""
+    other = plan.operation.plan(plan.problem)
     for candidate in plan.operation.candidates(plan.problem):
-        if not candidate.builds_slowly:
-            with contextlib.suppress(KernelError):
-                if candidate.workspace(plan.problem) <= workspace_limit():
-                    candidate.prepare(plan.problem)
-                    return
+        if not candidate.builds_slowly and _try(other, candidate, None):
+            return
 
 
 _improving: list[threading.Thread] = []

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from genesis.backends.cuda.engine.builders import Builders
-from genesis.backends.cuda.engine.rounds import Deadline
-from genesis.backends.cuda.engine.tuner import AnyContest
+from genesis.backends.cuda.engine.tuner import AnyContest, Deadline
 
 _SHORT = 2.0  # seconds that nobody needs to be told of
 _EVERY_LINE, _EVERY_RECORD = 0.25, 5.0

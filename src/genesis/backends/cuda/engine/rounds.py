@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from genesis.backends.cuda.engine import builders as building
 from genesis.backends.cuda.engine.builders import Builders
-from genesis.backends.cuda.engine.tuner import AnyContest
+from genesis.backends.cuda.engine.tuner import AnyContest, Deadline
 
-Deadline = Callable[[], float]  # of time.monotonic(); asked again and again, as it may change
 Told = Callable[[AnyContest], None]  # after each step of a contest; what it has found so far is to be kept
 Watched = Callable[[Builders], None]  # now and then
 

@@ -52,6 +52,7 @@ class Outcome(Generic[P]):
 
 
 Progress = Callable[[Problem, int, int], None]  # candidates done, candidates in all
+Deadline = Callable[[], float]  # of time.monotonic(); asked again and again, as it may change
 
 
 class _Timed(NamedTuple, Generic[P]):
@@ -164,9 +165,8 @@ class Contest(Generic[P]):
         self._compiling.add(candidate)
         builders.start(functools.partial(self._build, candidate))
 
-    def visit(self, deadline: Callable[[], float], most: int, builders: Builders) -> None:
-        """Measure what is at hand, at most so many, until a deadline of time.monotonic(), which may change; then
-        check the fastest."""
+    def visit(self, deadline: Deadline, most: int, builders: Builders) -> None:
+        """Measure what is at hand, at most so many, until a deadline; then check the fastest."""
         if not (self._at_hand() or self.can_be_visited):
             return
         try:
@@ -179,7 +179,7 @@ class Contest(Generic[P]):
                 self.outcome = self._told(self._front[0])
         self.is_over = self.is_over or not (self._waiting or self._is_unchecked)
 
-    def _visit(self, deadline: Callable[[], float], most: int, builders: Builders) -> None:
+    def _visit(self, deadline: Deadline, most: int, builders: Builders) -> None:
         bench = self.operation.bench(self.problem)
         try:
             for _ in range(most):

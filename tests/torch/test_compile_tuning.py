@@ -326,6 +326,18 @@ def test_without_seconds_it_is_done_once(monkeypatch: pytest.MonkeyPatch) -> Non
         assert fake.num_begun == (seconds > 0)
 
 
+def test_a_process_with_seconds_goes_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes of the model have met what the first had no time for, and measured nothing."""
+    for found, num_begun in (((Tuned(1, 1, []),), 1), ((), 0), ((), 0)):
+        beside, fake = begun(monkeypatch, 0, "model", *found)
+        beside.add([CHAIN])
+        beside.finish(is_last=True)
+        beside.close()
+        assert fake.num_begun == num_begun
+    _, fake = begun(monkeypatch, 5, "model")
+    assert fake.num_begun == 1  # before it is told of calls
+
+
 @pytest.mark.parametrize("seconds", [0, 5])
 def test_where_the_process_cannot_tune_this_one_does_if_it_may_wait(
     seconds: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

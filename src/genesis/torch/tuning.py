@@ -107,8 +107,10 @@ class Tuning:
             self._recordings.note(f"tuned {self._num_tuned} problems{waited}{left}")
         elif self._num_known and self._waits:
             self._recordings.note("tuned before")
-        if self._hint is not None and (self._is_unable or not self._num_failed):
-            _remember(self._hint, None if self._is_unable or self._num_left else ())
+        if self._hint is None or self._is_done(self._hint) or (self._num_failed and not self._is_unable):
+            return
+        is_known_in_part = self._num_known > 0 and not self._waits  # and perhaps only begun
+        _remember(self._hint, None if self._is_unable or self._num_left or is_known_in_part else ())
 
     def _take(self, tuned: Tuned | None) -> None:
         self._last = tuned

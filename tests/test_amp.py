@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import genesis
+from genesis import backends
 from genesis import functional as F
 from genesis.amp import GradScaler, autocast, is_autocast_enabled
 from genesis.errors import DTypeError, GraphError
@@ -224,6 +226,103 @@ def test_a_weight_that_changed_is_cast_anew() -> None:
         assert (x @ w).item() == 3.0
         w.data = genesis.full((1, 1), 5.0)
         assert (x @ w).item() == 5.0
+
+
+# --- autocast on CUDA: weights are cast in groups -------------------------------------------------------------------
+
+
+def launches(run: Callable[[], object]) -> list[int]:
+    """How many weights each launch of a run casts to bfloat16."""
+    made: list[int] = []
+
+    def counted(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if op == "copy_all_into":
+                made.append(len(args[0]))
+            elif op == "cast" and args[1] is genesis.bfloat16:
+                made.append(1)
+            return function(*args, **kwargs)
+
+        return call
+
+    with backends.use("cuda", backends.get("cuda").wrapped(counted)):
+        run()
+    return made
+
+
+def products(weights: Sequence[genesis.Tensor]) -> genesis.Tensor:
+    """A product with each weight, under autocast; x needs no cast."""
+    y = genesis.ones(2, 2, dtype=genesis.bfloat16, device="cuda")
+    with autocast("cuda", dtype=genesis.bfloat16):
+        for weight in weights:
+            y = y @ weight
+    return y
+
+
+def weights_on_cuda(number: int) -> list[genesis.Tensor]:
+    return [parameter(2, 2, seed=seed).detach().to("cuda").requires_grad_() for seed in range(number)]
+
+
+def test_weights_are_cast_in_the_groups_that_blocks_use(cuda: str) -> None:
+    weights = weights_on_cuda(5)
+    assert launches(lambda: products(weights)) == [1] * 5
+    assert launches(lambda: products(weights)) == [5]
+    assert launches(lambda: products(weights[:2])) == [5]  # only now is it known that a block uses these alone
+    assert launches(lambda: products(weights[2:])) == [3]
+    assert launches(lambda: products(weights)) == [2, 3]
+    assert launches(lambda: products(weights)) == [2, 3]
+    weights[3].requires_grad_(False)
+    del weights[0]
+    assert launches(lambda: products(weights)) == [1, 2, 1]  # the frozen one by itself
+    with genesis.no_grad():
+        assert launches(lambda: products(weights)) == [1, 2, 1]
+
+
+def test_weights_cast_together_have_the_results_of_casts_one_by_one(cuda: str) -> None:
+    def trained(weights: Sequence[genesis.Tensor]) -> list[Any]:
+        products(weights).float().sum().backward()
+        results = [weight.grad.cpu().numpy() for weight in weights]
+        for weight in weights:
+            weight.grad = None
+        return results
+
+    weights = weights_on_cuda(4)
+    weights[1].data = weights[1].detach().T.clone().T  # not row-major
+    weights[2].register_hook(lambda grad: 2 * grad)
+    alone = trained(weights)
+    assert launches(lambda: products(weights)) == [4]
+    for one, together in zip(alone, trained(weights), strict=True):
+        np.testing.assert_array_equal(one, together)
+
+
+def test_a_weight_of_a_group_that_changed_is_cast_anew(cuda: str) -> None:
+    weights = weights_on_cuda(3)
+    products(weights)
+    with autocast("cuda", dtype=genesis.bfloat16):
+        x = genesis.ones(2, 2, device="cuda")
+        x @ weights[0]
+        with genesis.no_grad():
+            weights[1].fill_(3.0)
+        weights[2].data = genesis.full((2, 2), 5.0, device="cuda")
+        assert (x @ weights[1])[0, 0].item() == 6.0
+        assert (x @ weights[2])[0, 0].item() == 10.0
+
+
+def test_segments_of_a_checkpoint_cast_their_own_weights(cuda: str) -> None:
+    """A segment is computed anew in a block of its own, and must not cast the weights of all others each time."""
+    weights = weights_on_cuda(4)
+
+    def step() -> None:
+        with autocast("cuda", dtype=genesis.bfloat16):
+            y = genesis.ones(2, 2, dtype=genesis.bfloat16, device="cuda", requires_grad=True)
+            for pair in (weights[:2], weights[2:]):
+                y = genesis.utils.checkpoint.checkpoint(lambda x, pair=pair: (x @ pair[0]) @ pair[1], y)
+            loss = y.float().sum()
+        loss.backward()
+
+    step()
+    step()
+    assert sum(launches(step)) <= 8  # each weight in forward and in backward
 
 
 def test_bad_arguments_of_autocast() -> None:

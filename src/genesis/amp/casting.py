@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import ParamSpec, TypeVar
 
 from genesis import dtypes
 from genesis import functional as F
+from genesis.amp import cast_groups
 from genesis.autograd import Function
 from genesis.autograd.modes import Autocast
 from genesis.autograd.modes import state as thread
 from genesis.dtypes import DType
 from genesis.errors import DTypeError, describe
-from genesis.ndarray import NDArray
+from genesis.functional.conversion import Cast
+from genesis.ndarray import NDArray, ops
 from genesis.tensor import Tensor
 
 P = ParamSpec("P")
@@ -61,13 +63,16 @@ class autocast:  # noqa: N801  (PyTorch's name)
     def __enter__(self) -> autocast:
         outer = thread.autocast
         self._outer.append(outer)
-        casts = outer if isinstance(outer, _Casts) else _Casts({}, {}, True)
+        casts = outer if isinstance(outer, _Casts) else _Casts({}, _WeightCasts(), True)
         cached = casts.cache_enabled if self._cache_enabled is None else self._cache_enabled
-        thread.autocast = _Casts({**casts.targets, **self._targets}, casts.cache, cached)
+        thread.autocast = _Casts({**casts.targets, **self._targets}, casts.weights, cached)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        thread.autocast = self._outer.pop()
+        casts, outer = thread.autocast, self._outer.pop()
+        if not isinstance(outer, _Casts):
+            note_weights(casts)
+        thread.autocast = outer
 
     def __call__(self, function: Callable[P, Result]) -> Callable[P, Result]:
         @functools.wraps(function)
@@ -97,16 +102,54 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
     return any(targets.values()) if device_type is None else targets.get(device_type) is not None
 
 
-# By weight (its id), dtype, and whether a graph is recorded: the weight, its array and version, and the result.
-_Cache = dict[tuple[int, DType, bool], tuple[Tensor, NDArray, int, Tensor]]
+_Key = tuple[int, DType, bool]  # a weight (its id), a dtype, and whether a graph is recorded
+
+
+class _WeightCasts:
+    """The weights that an outermost block has cast.
+
+    Attributes:
+        used: those that a function has asked for, by their ids and dtypes.
+    """
+
+    def __init__(self) -> None:
+        self.used: dict[tuple[int, DType], Tensor] = {}
+        self._made: dict[_Key, tuple[Tensor, NDArray, int, Tensor]] = {}  # a weight, its array and version, the result
+
+    def get(self, weight: Tensor, target: DType) -> Tensor:
+        self.used[id(weight), target] = weight
+        # A cast that was made without a graph, or from values that have changed since, must not be used again.
+        key = (id(weight), target, thread.recording)
+        if not self._has(weight, key):
+            self._make(cast_groups.group_of(weight, target), target)
+        return self._made[key][3]
+
+    def _has(self, weight: Tensor, key: _Key) -> bool:
+        made = self._made.get(key)
+        return made is not None and made[1] is weight.array and made[2] == weight.array.changes.version
+
+    def _make(self, group: Sequence[Tensor], target: DType) -> None:
+        """Cast what is missing of a group, several in one launch, each with a place of its own in the graph."""
+        keys = [(id(weight), target, thread.recording) for weight in group]
+        missing = [(weight, key) for weight, key in zip(group, keys, strict=True) if not self._has(weight, key)]
+        arrays = [weight.array for weight, _ in missing]
+        results: list[NDArray | None] = [None]
+        if len(arrays) > 1:
+            together = [NDArray.empty(x.shape, target, x.device, x.strides) for x in arrays]
+            ops.copy_all_into(together, arrays)
+            results = [*together]
+        for (weight, key), result in zip(missing, results, strict=True):
+            version = weight.array.changes.version
+            assert version is not None
+            self._made[key] = weight, weight.array, version, Cast.apply(weight, dtype=target, made=result)
 
 
 class _Casts:
     """The casts of an autocast block: Function.apply applies them to a Function's arguments."""
 
-    def __init__(self, targets: dict[str, DType | None], cache: _Cache, cache_enabled: bool) -> None:
+    def __init__(self, targets: dict[str, DType | None], weights: _WeightCasts, cache_enabled: bool) -> None:
         self.targets = targets  # the lower dtype by type of device; None where autocast is switched off
-        self.cache = cache  # of the weights that were cast; it goes with the outermost block
+        self.weights = weights  # those of the outermost block
         self.cache_enabled = cache_enabled
 
     def __call__(self, function: type[Function], args: Args) -> Args:
@@ -132,21 +175,20 @@ class _Casts:
         if lower is None or not isinstance(arg, Tensor):
             return arg
         target = lower if policy == "lower" else dtypes.float32
-        is_weight = arg._requires_grad and arg._node is None and arg.dtype is dtypes.float32
-        version = arg.array.changes.version
-        if not (self.cache_enabled and is_weight and target is lower) or version is None:
+        if not (self.cache_enabled and target is lower and cast_groups.is_weight(arg)):
             return F.cast(arg, target)
-        # A cast that was made without a graph, or from values that have changed since, must not be used again.
-        key = (id(arg), target, thread.recording)
-        known = self.cache.get(key)
-        if known is None or known[1] is not arg.array or known[2] != version:
-            known = self.cache[key] = (arg, arg.array, version, F.cast(arg, target))
-        return known[3]
+        return self.weights.get(arg, target)
+
+
+def note_weights(casts: Autocast | None) -> None:
+    """A block ends: the weights that it has cast are cast in one launch the next time."""
+    if isinstance(casts, _Casts):
+        cast_groups.note(casts.weights.used)
 
 
 def with_new_cache(casts: Autocast | None) -> Autocast | None:
     """These casts with a cache of their own: a CUDA graph must not read a cast weight that goes away before it."""
-    return _Casts(casts.targets, {}, casts.cache_enabled) if isinstance(casts, _Casts) else casts
+    return _Casts(casts.targets, _WeightCasts(), casts.cache_enabled) if isinstance(casts, _Casts) else casts
 
 
 def casts_key(casts: Hashable) -> Hashable:

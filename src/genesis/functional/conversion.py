@@ -34,8 +34,9 @@ def cast(input: Tensor, dtype: DType) -> Tensor:
 
 class Cast(ArrayFunction):
     @staticmethod
-    def forward(ctx: Context, x: NDArray, *, dtype: DType) -> NDArray:
-        return x.to(dtype)
+    def forward(ctx: Context, x: NDArray, *, dtype: DType, made: NDArray | None = None) -> NDArray:
+        """made: the result, where one launch has cast several arrays."""
+        return x.to(dtype) if made is None else made
 
     @staticmethod
     def backward(ctx: Context, grad: NDArray) -> NDArray:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from genesis import backends
-from genesis.amp.casting import with_new_cache
+from genesis.amp.casting import note_weights, with_new_cache
 from genesis.autograd.modes import Watcher, state, watched
 from genesis.graphs.failures import CannotReplayError
 from genesis.graphs.flat import Conditions
@@ -423,4 +423,5 @@ def _new_casts() -> Iterator[None]:
     try:
         yield
     finally:
+        note_weights(state.autocast)
         state.autocast = before

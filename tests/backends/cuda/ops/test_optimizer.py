@@ -214,6 +214,25 @@ def test_copy_all_into(cuda: Backend, put: Put, get: Get, dtype: torch.dtype) ->
     assert get(base).double().sum() == 2 * sources[3].double().sum()  # nothing between them was written
 
 
+@pytest.mark.parametrize("source", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("target", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_copy_all_into_another_dtype(
+    cuda: Backend, put: Put, get: Get, source: torch.dtype, target: torch.dtype
+) -> None:
+    """Rounded, to infinity too, as by cast: of several chunks, not row-major, at addresses that 16 does not divide."""
+    given = [x.to(source) for x in arrays(seed=4)]
+    given[4][0, :4] = torch.tensor([math.inf, -math.inf, math.nan, torch.finfo(source).max])
+    targets = [put(torch.zeros_like(x, dtype=target)) for x in given]
+    cuda.copy_all_into(targets, [*map(put, given)])
+    for made, known in zip(targets, given, strict=True):
+        torch.testing.assert_close(get(made), known.to(target), rtol=0, atol=0, equal_nan=True)
+    wide, narrow = torch.randn(41).to(source), put(torch.zeros(41, dtype=target))
+    across = [cuda.view(x, (8, 5), (1, 8), 1) for x in (narrow, put(wide))]
+    cuda.copy_all_into([across[0], targets[0]], [across[1], put(given[0])])
+    assert torch.equal(get(narrow)[1:], wide[1:].to(target))
+    assert get(narrow)[0] == 0
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_scale_into(cuda: Backend, put: Put, get: Get, dtype: torch.dtype) -> None:
     for factor in (0.375, torch.tensor(0.375)):

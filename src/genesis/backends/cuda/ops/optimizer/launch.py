@@ -7,6 +7,7 @@ thanks to the pool, mostly the gradients lie where they lay; where not, the addr
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import threading
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _BLOCK = 2048
 _ELEMENTS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # by their bytes, to copy those of any dtype
+_CAST_TOGETHER = {dtypes.float32, dtypes.bfloat16, dtypes.float16}
+_Pair = tuple[int, int, int]  # the addresses of two arrays, and how many elements each has
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -81,26 +84,39 @@ def adam_step(
 
 # --- copies, scaling and norms ----------------------------------------------------------------------------------------
 def copy_all_into(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]) -> None:
-    pairs: dict[int, list[tuple[int, int, int]]] = {}  # by the size of an element: two addresses, and how many bytes
+    pairs: dict[tuple[DType, DType], list[_Pair]] = {}
     for target, source in zip(targets, sources, strict=True):
         layout = target.layout
         if layout.num_bytes and _is_dense(layout) and (layout is source.layout or _is_alike(target, source)):
-            found = target.data_pointer, source.data_pointer, layout.num_bytes
-            pairs.setdefault(layout.dtype.itemsize, []).append(found)
+            found = target.data_pointer, source.data_pointer, layout.size
+            pairs.setdefault((target.dtype, source.dtype), []).append(found)
         else:
             storage.copy_into(target, source)
-    for itemsize, each in pairs.items():
+    for (into, out_of), each in _of_equal_size(pairs).items():
         device = targets[0].device_index
-        into, out_of, num_bytes = zip(*each, strict=True)
-        sizes = num_bytes if itemsize == 1 else tuple([number // itemsize for number in num_bytes])
-        table = _table_of((into, out_of), sizes, device, streams.current_handle(device))
-        aligned = functools.reduce(operator.or_, into + out_of) % 16 == 0
-        flags = {"DTYPE": _ELEMENTS[itemsize], "ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
-        launch(copying._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(each), **flags)
+        *addresses, sizes = zip(*each, strict=True)
+        table = _table_of(tuple(addresses), sizes, device, streams.current_handle(device))
+        aligned = functools.reduce(operator.or_, itertools.chain(*addresses)) % 16 == 0
+        flags = {"ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
+        kernel = copying._copy_kernel if into is out_of else copying._cast_kernel
+        types = {"DTYPE": into} if into is out_of else {"TARGET": into, "SOURCE": out_of}
+        launch(kernel, (table.num_chunks,), table.addresses, table.chunks, len(each), **types, **flags)
+
+
+def _of_equal_size(pairs: dict[tuple[DType, DType], list[_Pair]]) -> dict[tuple[tl.dtype, tl.dtype], list[_Pair]]:
+    """Put together what one launch copies: pairs of one dtype go as elements of their size."""
+    together: dict[tuple[tl.dtype, tl.dtype], list[_Pair]] = {}
+    for (into, out_of), each in pairs.items():
+        element = _ELEMENTS[into.itemsize]
+        names = [tl.str_to_ty(TRITON_NAMES[dtype], None) for dtype in (into, out_of)]
+        together.setdefault((element, element) if into is out_of else (names[0], names[1]), []).extend(each)
+    return together
 
 
 def _is_alike(target: DeviceArray, source: DeviceArray) -> bool:
-    return target.dtype is source.dtype and equivalent(target.shape, target.strides, source.strides)
+    """Do they lie alike in memory, and can a launch cast the one to the other?"""
+    is_known = target.dtype is source.dtype or {target.dtype, source.dtype} <= _CAST_TOGETHER
+    return is_known and equivalent(target.shape, target.strides, source.strides)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -60,6 +60,7 @@ SIDES = (
     "torch", "torch-compile", "torch-genesis", "torch-genesis-buckets", "torch-genesis-own-buffers",
     "eager", "compiled", "graph",
 )  # fmt: skip
+_TAKE_OVER = 5  # steps
 _WARM = 6  # steps: genesis.compile captures in the fourth, genesis.torch.compile replays from the third on
 
 
@@ -77,7 +78,9 @@ class Loop:
             torch.cuda.synchronize()
 
     def milliseconds(self, steps: int) -> float:
-        """A step's, of so many with one synchronization at their end."""
+        """A step's, of so many with one synchronization at their end, after some that take over from another loop."""
+        for _ in range(_TAKE_OVER):
+            self.step()
         self.wait()
         if self.place.is_parallel:
             dist.barrier()

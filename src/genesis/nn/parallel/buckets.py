@@ -7,7 +7,7 @@ flags are averaged with the gradients, so that each rank knows, without a call m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from genesis.distributed.group import ProcessGroup
@@ -19,9 +19,8 @@ from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
 _ALIGNMENT = 64  # bytes: vectorized kernels read from such addresses
-# Bytes of the first bucket: the sooner the first call starts, the more of them is hidden. And of the last one, which
-# backward does not hide.
-_SHORT = 1 << 20
+_FIRST = 1 << 20  # bytes of the first bucket: the sooner the first call starts, the more of them is hidden
+_LAST = 1 << 17  # bytes of the last one, which backward does not hide
 
 
 class Place(NamedTuple):
@@ -31,8 +30,19 @@ class Place(NamedTuple):
     strides: Shape
 
 
+NewMemory = Callable[[int, NDArray], NDArray]
+
+
+def plain(num_elements: int, like: NDArray) -> NDArray:
+    """Flat zeros of the dtype and on the device of another array."""
+    return NDArray.full((num_elements,), 0, like.dtype, like.device)
+
+
 class Bucket:
     """A flat array of the gradients of some parameters.
+
+    Args:
+        new: makes the array, or a longer one, of an array's dtype and device.
 
     Attributes:
         numbers: of the parameters.
@@ -40,7 +50,7 @@ class Bucket:
         num_missing: gradients that have yet to come in this backward pass.
     """
 
-    def __init__(self, places: Sequence[Place], parameters: Sequence[Parameter]) -> None:
+    def __init__(self, places: Sequence[Place], parameters: Sequence[Parameter], new: NewMemory) -> None:
         first = parameters[places[0].parameter].array
         step = max(1, _ALIGNMENT // first.dtype.itemsize)
         starts, end = [], 0
@@ -48,7 +58,7 @@ class Bucket:
             starts.append(end)
             end += math.ceil(parameters[place.parameter].array.numel / step) * step
         self.numbers = [place.parameter for place in places]
-        self.flat = NDArray.full((end + len(places),), 0, first.dtype, first.device)
+        self.flat = new(end + len(places), first)
         self._flags = self.flat.narrow(0, end, len(places))
         self.views = [
             self.flat.view(parameters[place.parameter].array.shape, place.strides, start)
@@ -146,14 +156,14 @@ def plan(parameters: Sequence[Parameter], order: Sequence[int], most_bytes: floa
         kind, size = (array.dtype, array.device), array.numel * array.dtype.itemsize
         place = Place(number, array.clone().strides)  # dense, whatever the parameter is a view of
         index, filled = open_ones.get(kind, (-1, 0))
-        limit = min(_SHORT, most_bytes) if index == 0 else most_bytes
+        limit = min(_FIRST, most_bytes) if index == 0 else most_bytes
         if index < 0 or filled + size > limit:
             index, filled = len(buckets), 0
             buckets.append([])
         buckets[index].append(place)
         open_ones[kind] = index, filled + size
     for index, filled in list(open_ones.values()):
-        last = _end(buckets[index], parameters) if filled > _SHORT else []
+        last = _end(buckets[index], parameters) if filled > _LAST else []
         if last:
             del buckets[index][-len(last) :]
             buckets.append(last)
@@ -166,7 +176,7 @@ def _end(bucket: Sequence[Place], parameters: Sequence[Parameter]) -> list[Place
     for place in reversed(bucket):
         array = parameters[place.parameter].array
         num_bytes += array.numel * array.dtype.itemsize
-        if num_bytes > _SHORT:
+        if num_bytes > _LAST:
             break
         first -= 1
     return list(bucket[first:])

@@ -295,6 +295,32 @@ def test_weights_cast_together_have_the_results_of_casts_one_by_one(cuda: str) -
         np.testing.assert_array_equal(one, together)
 
 
+def test_gradients_of_weights_cast_together_come_in_the_order_of_their_layers(cuda: str) -> None:
+    """DistributedDataParallel sends those of the last layers while backward makes the first ones'."""
+    weights = weights_on_cuda(4)
+    calls: list[str] = []
+    for number, weight in enumerate(weights):
+        weight.register_post_accumulate_grad_hook(lambda leaf, number=number: calls.append(f"weight {number}"))
+
+    def counted(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if op == "matmul":
+                calls.append(op)
+            return function(*args, **kwargs)
+
+        return call
+
+    for together in (False, True):
+        loss = products(weights).float().sum()
+        with backends.use("cuda", backends.get("cuda").wrapped(counted)):
+            loss.backward()
+        if not together:
+            alone, calls[:] = list(calls), []
+    assert calls == alone
+    assert calls.index("weight 3") < calls.index("weight 0")
+    assert "matmul" in calls[calls.index("weight 3") :]
+
+
 def test_a_weight_of_a_group_that_changed_is_cast_anew(cuda: str) -> None:
     weights = weights_on_cuda(3)
     products(weights)

@@ -114,34 +114,54 @@ class _WeightCasts:
 
     def __init__(self) -> None:
         self.used: dict[tuple[int, DType], Tensor] = {}
-        self._made: dict[_Key, tuple[Tensor, NDArray, int, Tensor]] = {}  # a weight, its array and version, the result
+        self._casts: dict[_Key, _Cast] = {}
 
     def get(self, weight: Tensor, target: DType) -> Tensor:
+        """A weight in a dtype: cast now, with its group, or before."""
         self.used[id(weight), target] = weight
         # A cast that was made without a graph, or from values that have changed since, must not be used again.
         key = (id(weight), target, thread.recording)
         if not self._has(weight, key):
-            self._make(cast_groups.group_of(weight, target), target)
-        return self._made[key][3]
+            self._cast(cast_groups.group_of(weight, target), target)
+        known = self._casts[key]
+        if known.result is None:
+            # Only now does it get its place in the graph: backward goes from the latest place to the first, and makes
+            # the gradients of a layer when that was used, while others are sent to other ranks.
+            known.result = Cast.apply(weight, dtype=target, made=known.made)
+        return known.result
 
     def _has(self, weight: Tensor, key: _Key) -> bool:
-        made = self._made.get(key)
-        return made is not None and made[1] is weight.array and made[2] == weight.array.changes.version
+        known = self._casts.get(key)
+        return known is not None and known.array is weight.array and known.version == weight.array.changes.version
 
-    def _make(self, group: Sequence[Tensor], target: DType) -> None:
-        """Cast what is missing of a group, several in one launch, each with a place of its own in the graph."""
+    def _cast(self, group: Sequence[Tensor], target: DType) -> None:
+        """Cast what is missing of a group, several in one launch."""
         keys = [(id(weight), target, thread.recording) for weight in group]
-        missing = [(weight, key) for weight, key in zip(group, keys, strict=True) if not self._has(weight, key)]
-        arrays = [weight.array for weight, _ in missing]
+        missing = {key: weight for weight, key in zip(group, keys, strict=True) if not self._has(weight, key)}
+        arrays = [weight.array for weight in missing.values()]
         results: list[NDArray | None] = [None]
         if len(arrays) > 1:
             together = [NDArray.empty(x.shape, target, x.device, x.strides) for x in arrays]
             ops.copy_all_into(together, arrays)
             results = [*together]
-        for (weight, key), result in zip(missing, results, strict=True):
-            version = weight.array.changes.version
-            assert version is not None
-            self._made[key] = weight, weight.array, version, Cast.apply(weight, dtype=target, made=result)
+        for (key, weight), made in zip(missing.items(), results, strict=True):
+            self._casts[key] = _Cast(weight, made)
+
+
+class _Cast:
+    """The cast of a weight.
+
+    Attributes:
+        array, version: what was cast.
+        made: its values, if they were cast in a group.
+        result: the tensor, once a function has asked for it.
+    """
+
+    def __init__(self, weight: Tensor, made: NDArray | None) -> None:
+        self.weight = weight  # kept alive, as its id is a key
+        self.array, self.version = weight.array, weight.array.changes.version
+        self.made = made
+        self.result: Tensor | None = None
 
 
 class _Casts:

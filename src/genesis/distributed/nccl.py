@@ -82,6 +82,9 @@ class Nccl:
 
     def __init__(self, group: ProcessGroup, peers: Peers, timeout: float) -> None:
         core = require_package()
+        # Otherwise NCCL registers what captured calls use with the other ranks. Beside another graph that is replayed
+        # in turn, some hundred replays later cuGraphLaunch ended by a segmentation fault (NCCL 2.28.9, driver 580).
+        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
         self._core, self._group, self._peers, self._timeout = core, group, peers.beside("nccl"), timeout
         self.device = Device("cuda", current_index())
         NDArray.full((1,), 0, dtypes.uint8, self.device)  # makes the device's context current, which NCCL takes

@@ -13,7 +13,6 @@ Nothing ends a copy that waits for a rank that is gone, not even the communicato
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
 _VERSION = (2, 28)  # of NCCL: the first with such calls
 _ALIGNMENT = 16  # bytes: a rank's part begins at such an address
-_TRIAL = 16 << 20  # bytes that are reduced both ways to see whether copies are slower than they should be
+_TRIAL = 24 << 20  # bytes that are reduced both ways to see whether copies are slower than they should be
+_CALLS = 5  # of a trial
 _SLOWEST = 3.0  # times what NCCL's kernels take: 1.6 on H200 with NVLink
 _DTYPES = (dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16)
 
@@ -186,14 +186,18 @@ class CopyEngines:
         )
         stream.wait_stream(streams.current(self._device.index))
         with streams.use(stream):
-            kernels, copies = (min(_seconds(way, stream) for _ in range(3)) for way in ways)
+            kernels, copies = (_milliseconds(way, stream) for way in ways)
         (is_fast,) = self._alike([copies <= _SLOWEST * kernels])
         return is_fast
 
 
-def _seconds(call: Callable[[], None], stream: streams.Stream) -> float:
-    stream.synchronize()
-    start = time.perf_counter()
+def _milliseconds(call: Callable[[], None], stream: streams.Stream) -> float:
+    """Of a call on the device: of several in a row, as the first one makes connections, and the host takes its time."""
     call()
     stream.synchronize()
-    return time.perf_counter() - start
+    start = stream.record_event(streams.Event(stream.device_index, enable_timing=True))
+    for _ in range(_CALLS):
+        call()
+    end = stream.record_event(streams.Event(stream.device_index, enable_timing=True))
+    end.synchronize()
+    return start.elapsed_time(end) / _CALLS

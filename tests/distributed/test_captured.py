@@ -49,24 +49,3 @@ def test_ranks_that_wait_in_different_calls_raise_long_before_the_timeout(two_ra
 @pytest.mark.parametrize("kind", ["late", "capture"])
 def test_a_rank_that_is_late_is_waited_for(two_ranks: Ranks, kind: str) -> None:
     assert [said for _, said in two_ranks.run("captured.apart", kind=kind)] == ["None", "None"]
-
-
-def test_buckets_that_copy_engines_reduce(two_ranks: Ranks) -> None:
-    for copied, buckets in two_ranks.run("windows.training", how="eager"):
-        assert copied == 3 + (buckets - 1) * 3  # in the trial; all but the last bucket, in the steps after the first
-    for copied, _ in two_ranks.run("windows.training", how="no memory"):
-        assert copied == 0
-    (of_one, _), (of_other, _) = two_ranks.run("windows.training", how="replayed")
-    assert of_one == of_other >= 1
-
-
-def test_windows_are_given_back(two_ranks: Ranks) -> None:
-    two_ranks.run("windows.memory")
-    for numbers in two_ranks.run("windows.growing"):
-        assert numbers[1] == numbers[2] == numbers[3], numbers
-
-
-def test_a_device_that_waits_for_ever_ends_its_process(two_ranks: Ranks) -> None:
-    for said, ended in two_ranks.run("windows.stuck"):
-        assert said == "DistributedError: rank 7 no longer runs; the device waits for it: this process ends\n"
-        assert ended == [1]

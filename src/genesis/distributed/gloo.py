@@ -26,7 +26,6 @@ from genesis import dtypes
 from genesis.distributed import faults
 from genesis.distributed.faults import NUM_KEPT, Peers, described
 from genesis.distributed.transport import Call, ReduceOp
-from genesis.dtypes import DType
 from genesis.errors import DistributedError
 from genesis.ndarray import CPU, NDArray
 
@@ -151,9 +150,6 @@ class Gloo:
         self._thread.start()
 
     # --- the calls ----------------------------------------------------------------------------------------------------
-
-    def memory(self, num_elements: int, dtype: DType) -> None:
-        return None
 
     def all_reduce(self, call: Call, array: NDArray, op: ReduceOp) -> HostWork | DirectWork:
         host = _Host(array)

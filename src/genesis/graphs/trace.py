@@ -23,7 +23,7 @@ from genesis.optim.optimizer import Batch
 _PACKAGE = __name__.partition(".")[0]
 _STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
 # What calls and is called by Genesis without being the user's; where the user's code calls it, it is part of that.
-_LIBRARIES = frozenset({"cuda", "nccl", "numpy", "torch", "triton"})
+_LIBRARIES = frozenset({"numpy", "torch", "triton"})
 _IMPORT = "<frozen importlib._bootstrap>"
 _GENESIS, _LIBRARY, _USER = "genesis", "library", "user"
 

@@ -15,12 +15,11 @@ from genesis.dtypes import DType
 from genesis.errors import DistributedError, GraphError
 from genesis.ndarray import NDArray
 from genesis.ndarray.capturing import capture_of, outside
-from genesis.nn.parallel.buckets import Bucket, Place, plain, plan
+from genesis.nn.parallel.buckets import Bucket, Place, plan
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
 _NUM_SHOWN = 10  # names in one message
-_LONG = 4 << 20  # bytes of a bucket: of shorter ones, copies would take as long as of this
 
 
 class Arrival(RepeatableHook):
@@ -108,24 +107,12 @@ class Reducer:
         shared = self.group.share(json.dumps(plan(self.parameters, order, self._most_bytes)))
         places: list[list[tuple[int, list[int]]]] = json.loads(shared)
         buckets = [[Place(number, tuple(strides)) for number, strides in bucket] for bucket in places]
-        self.buckets = [
-            Bucket(bucket, self.parameters, plain if index == len(buckets) - 1 else self._memory)
-            for index, bucket in enumerate(buckets)
-        ]
+        self.buckets = [Bucket(bucket, self.parameters) for bucket in buckets]
         self._place = {
             number: (index, position)
             for index, bucket in enumerate(self.buckets)
             for position, number in enumerate(bucket.numbers)
         }
-
-    def _memory(self, num_elements: int, like: NDArray) -> NDArray:
-        """The array of a bucket whose reduction backward hides: the transport's, if it is long and will last."""
-        is_lasting = not self._is_first and self._dtype is None
-        if is_lasting and num_elements * like.dtype.itemsize >= _LONG:
-            array = self.group.transport(like.device).memory(num_elements, like.dtype)
-            if array is not None:
-                return array
-        return plain(num_elements, like)
 
     # --- for a recording of a step: genesis.compile -------------------------------------------------------------------
 

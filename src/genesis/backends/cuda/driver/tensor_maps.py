@@ -86,17 +86,14 @@ class MapKernel:
     """A function of a cubin that takes tensor maps, then addresses, then a structure, all by value.
 
     From Hopper on it comes up while the kernel before it runs, and calls follow() of overlap.cuh before it reads.
-
-    Args:
-        shared: bytes of dynamic shared memory that it is launched with.
-        follows: it does so; else it is compiled with FOLLOWS=0.
     """
 
-    def __init__(self, device: int, name: str, cubin: bytes, shared: int, follows: bool = True) -> None:
+    def __init__(self, device: int, name: str, cubin: bytes, shared: int) -> None:
+        """shared: bytes of dynamic shared memory that it is launched with."""
         here = driver.gpu()
         self._launcher = Launcher(here, device, _function(here, name, cubin, shared, device), name)
         self._shared = shared
-        does_overlap = follows and overlaps(here.properties(device).compute_capability)
+        does_overlap = overlaps(here.properties(device).compute_capability)
         self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if does_overlap else []
 
     def prepare(

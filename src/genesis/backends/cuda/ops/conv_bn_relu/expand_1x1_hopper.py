@@ -25,10 +25,6 @@ _NARROW_BYTES, _WIDE_BYTES = 2 * _ROWS * _MOST_INPUTS, 2 * _ROWS * _COLUMNS  # o
 _WEIGHT_BYTES = 2 * _COLUMNS * _MOST_INPUTS
 _THREADS = 384
 _BOX, _WEIGHT_BOX = (1, _ROWS, 64), (1, _COLUMNS, 64)
-# Programmatic dependent launch. In CUDA graphs with NCCL's branches, replayed in turn with other graphs, it ended in
-# CUDA_ERROR_LAUNCH_FAILED, or in a standstill, within some hundred replays (H200, driver 580); without it, or without
-# these kernels, it did not. The cause is not known.
-_FOLLOWS = False
 _VECTOR_BYTES = {dtypes.float32: 4, dtypes.bfloat16: 2}  # of an element of gamma and beta
 
 # Of the stream and addresses: each function below names them.
@@ -49,8 +45,7 @@ class Kernel(NamedTuple):
 
     def cubin(self) -> bytes:
         source = Path(__file__).with_name(self.name.replace("wide", "expand_1x1") + ".cu")
-        macros = (("STAGES", self.stages), ("RESIDUAL", int(self.residual)), ("FOLLOWS", int(_FOLLOWS)))
-        return hopper.cubin(self.name, source, macros)
+        return hopper.cubin(self.name, source, (("STAGES", self.stages), ("RESIDUAL", int(self.residual))))
 
     @property
     def shared_memory(self) -> int:
@@ -167,7 +162,7 @@ def _prepare(
     """maps: rows, columns and box of the arrays that the copy engine moves. sizes: rows, inputs, outputs."""
     from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
 
-    ready = MapKernel(device, kernel.name, kernel.cubin(), kernel.shared_memory, _FOLLOWS)
+    ready = MapKernel(device, kernel.name, kernel.cubin(), kernel.shared_memory)
     num_rows, num_inputs, num_outputs = sizes
     geometry = hopper.geometry(_HEADER).pack(
         num_rows=num_rows, num_inputs=num_inputs, num_outputs=num_outputs, vector_bytes=vector_bytes, relu=int(relu)

@@ -138,6 +138,32 @@ except dist.DistributedError as error:
     assert time.monotonic() - start < 10, time.monotonic() - start
     print("apart:", error)
 """
+IN_TURN = """
+import genesis.nn.functional as F
+from genesis import nn
+
+images = genesis.randn(128, 3, 224, 224, device="cuda")
+labels = genesis.randint(0, 1000, (128,), device="cuda")
+def loop(is_parallel):
+    genesis.manual_seed(0)
+    model = genesis.models.create("resnet50").to("cuda")
+    optimizer = genesis.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    whole = nn.parallel.DistributedDataParallel(model) if is_parallel else model
+    def step():
+        optimizer.zero_grad()
+        with genesis.autocast("cuda", dtype=genesis.bfloat16):
+            loss = F.cross_entropy(whole(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+    return genesis.compile(step)
+loops = loop(True), loop(True), loop(False)
+for turn in range(10):
+    for each in loops:
+        for _ in range(35):
+            loss = each()
+        assert loss.isfinite().item()
+"""
 AROUND_COMPILED = """
 import copy
 import os
@@ -210,7 +236,9 @@ def run(folder: Path, text: str, *arguments: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(
-    "text", [COLLECTIVES, TRAINING, GRAPHS, COMPILED], ids=["collectives", "training", "graphs", "compiled"]
+    "text",
+    [COLLECTIVES, TRAINING, GRAPHS, COMPILED, IN_TURN],
+    ids=["collectives", "training", "graphs", "compiled", "in turn"],
 )
 def test_two_gpus(tmp_path: Path, text: str) -> None:
     for rank, (status, said) in enumerate(run(tmp_path, BEGIN + text + END)):

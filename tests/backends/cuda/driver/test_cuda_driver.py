@@ -16,7 +16,7 @@ pytest.importorskip("cuda.bindings.driver")
 from cuda.bindings import driver as cu
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import KernelError, launching, tensor_maps
+from genesis.backends.cuda.driver import KernelError, launching, overlap, tensor_maps
 from genesis.backends.cuda.driver.cuda_driver import CudaDriver, _check, _Streams
 from genesis.backends.cuda.driver.cuda_kernel import CudaKernel
 from genesis.errors import DeviceError
@@ -253,6 +253,17 @@ def test_tensor_maps_lie_where_the_copy_engine_wants_them(monkeypatch: pytest.Mo
         assert ctypes.string_at(structure, 12) == b"structure..."
     assert encoded == [1, 2, 1, 2]  # once for each stream
     assert recorder.launched == ["_kernel"] * 3
+
+
+def test_kernels_overlap_by_default_until_somebody_knows_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [overlap.overlaps(capability) for capability in (80, 90, 100, 120)] == [False, True, True, False]
+    monkeypatch.setattr(overlap.Overlap, "is_safe", False)
+    assert not overlap.overlaps(90)
+    with override(overlap="1"):
+        assert overlap.overlaps(90)
+    monkeypatch.setattr(overlap.Overlap, "is_safe", True)
+    with override(overlap=False):
+        assert not overlap.overlaps(90)
 
 
 def test_events_outlive_the_driver_quietly() -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from cuda.bindings import driver as cu
 
 from genesis.backends.cuda.driver.interface import Function, GpuDriver, RawLaunch, Value
-from genesis.settings import settings
 
 if TYPE_CHECKING:
     from _ctypes import _CArgObject
@@ -45,14 +44,6 @@ FORMATS = {  # of slots of 8 bytes, by the types of arguments
     "fp32": "f4x",
     "fp64": "d",
 }
-
-
-def overlaps(compute_capability: int) -> bool:
-    """Do kernels come up while the one before them runs (see launch/overlap.py)? From Hopper on, in data centres.
-
-    sm_120 has the instructions too, but captures of such launches were seen to fail there (sgl-project/sglang#18596).
-    """
-    return settings.overlap and 90 <= compute_capability < 110
 
 
 @functools.cache

@@ -14,7 +14,8 @@ from cuda.bindings import driver as cu
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.interface import AddressLaunch, GpuDriver, KernelError
-from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher, attribute, overlaps
+from genesis.backends.cuda.driver.launching import Block, Configuration, Launcher, attribute
+from genesis.backends.cuda.driver.overlap import overlaps
 from genesis.dtypes import DType
 
 _SUCCESS = cu.CUresult.CUDA_SUCCESS

@@ -22,7 +22,7 @@ from triton.runtime import driver as triton_runtime
 from genesis.backends.cuda.driver import deferred
 from genesis.backends.cuda.driver.current import current_handle
 from genesis.backends.cuda.driver.interface import GpuDriver, Signature
-from genesis.backends.cuda.driver.launching import overlaps
+from genesis.backends.cuda.driver.overlap import overlaps
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction, CUmodule

@@ -70,7 +70,7 @@ class autocast:  # noqa: N801  (PyTorch's name)
 
     def __exit__(self, *exception: object) -> None:
         casts, outer = thread.autocast, self._outer.pop()
-        if not isinstance(outer, _Casts):
+        if not isinstance(outer, _Casts) and not any(exception):  # a block that was left half way used fewer of them
             note_weights(casts)
         thread.autocast = outer
 

@@ -422,6 +422,6 @@ def _new_casts() -> Iterator[None]:
     state.autocast = with_new_cache(before)
     try:
         yield
-    finally:
         note_weights(state.autocast)
+    finally:
         state.autocast = before

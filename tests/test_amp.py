@@ -15,6 +15,7 @@ import genesis
 from genesis import backends
 from genesis import functional as F
 from genesis.amp import GradScaler, autocast, is_autocast_enabled
+from genesis.autograd import Function, modes
 from genesis.errors import DTypeError, GraphError
 
 
@@ -322,6 +323,19 @@ def test_gradients_of_weights_cast_together_come_in_the_order_of_their_layers(cu
     assert calls == alone
     assert calls.index("weight 3") < calls.index("weight 0")
     assert "matmul" in calls[calls.index("weight 3") :]
+
+
+def test_who_observes_functions_sees_each_cast(cuda: str) -> None:
+    weights, seen = weights_on_cuda(3), []
+    products(weights)
+
+    def observer(function: type[Function], args: object, kwargs: dict[str, object], outputs: object) -> None:
+        if function is F.conversion.Cast:
+            seen.append(kwargs)
+
+    with modes.observe(observer):
+        products(weights)
+    assert seen == [{"dtype": genesis.bfloat16}] * 3
 
 
 def test_a_weight_of_a_group_that_changed_is_cast_anew(cuda: str) -> None:

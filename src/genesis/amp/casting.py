@@ -127,7 +127,8 @@ class _WeightCasts:
         if known.result is None:
             # Only now does it get its place in the graph: backward goes from the latest place to the first, and makes
             # the gradients of a layer when that was used, while others are sent to other ranks.
-            known.result = Cast.apply(weight, dtype=target, made=known.made)
+            is_made = known.made is not None and thread.observer is None  # observers see the cast of F.cast
+            known.result = Cast.apply(weight, dtype=target, made=known.made) if is_made else F.cast(weight, target)
         return known.result
 
     def _has(self, weight: Tensor, key: _Key) -> bool:

@@ -291,7 +291,10 @@ def test_weights_cast_together_have_the_results_of_casts_one_by_one(cuda: str) -
         return results
 
     weights = weights_on_cuda(4)
+    wide = parameter(2, 5, seed=9).detach().to("cuda")
+    weights[0].data = wide[:, 1::3]  # with gaps
     weights[1].data = weights[1].detach().T.clone().T  # not row-major
+    weights[3].data = genesis.ones(1, 2, device="cuda").expand(2, 2)
     weights[2].register_hook(lambda grad: 2 * grad)
     alone = trained(weights)
     assert launches(lambda: products(weights)) == [4]

@@ -142,7 +142,7 @@ class _WeightCasts:
         arrays = [weight.array for weight in missing.values()]
         results: list[NDArray | None] = [None]
         if len(arrays) > 1:
-            together = [NDArray.empty(x.shape, target, x.device, x.strides) for x in arrays]
+            together = [NDArray.empty(x.shape, target, x.device, x.dense_strides()) for x in arrays]
             ops.copy_all_into(together, arrays)
             results = [*together]
         for (key, weight), made in zip(missing.items(), results, strict=True):

@@ -107,9 +107,11 @@ def _of_equal_size(pairs: dict[tuple[DType, DType], list[_Pair]]) -> dict[tuple[
     """Put together what one launch copies: pairs of one dtype go as elements of their size."""
     together: dict[tuple[tl.dtype, tl.dtype], list[_Pair]] = {}
     for (into, out_of), each in pairs.items():
-        element = _ELEMENTS[into.itemsize]
-        names = [tl.str_to_ty(TRITON_NAMES[dtype], None) for dtype in (into, out_of)]
-        together.setdefault((element, element) if into is out_of else (names[0], names[1]), []).extend(each)
+        if into is out_of:
+            kinds = (_ELEMENTS[into.itemsize],) * 2
+        else:
+            kinds = (tl.str_to_ty(TRITON_NAMES[into], None), tl.str_to_ty(TRITON_NAMES[out_of], None))
+        together.setdefault(kinds, []).extend(each)
     return together
 
 

@@ -257,7 +257,8 @@ def _select(e: Emitter, condition: Part, x: Part, y: Part) -> ir.Value:
 
 
 @translates("Cast", "cast")
-def cast(e: Emitter, x: Operand, dtype: DType) -> ir.Value:
+def cast(e: Emitter, x: Operand, dtype: DType, made: None = None) -> ir.Value:
+    """made: no observed cast has it (amp/casting.py)."""
     if x.dtype.is_floating_point and dtype.name in ("int8", "int16", "uint8"):
         return e.convert(e.convert(x.value, dtypes.int32), dtype)
     return e.convert(x.value, dtype)

@@ -97,10 +97,8 @@ def copy_all_into(targets: Sequence[DeviceArray], sources: Sequence[DeviceArray]
         *addresses, sizes = zip(*each, strict=True)
         table = _table_of(tuple(addresses), sizes, device, streams.current_handle(device))
         aligned = functools.reduce(operator.or_, itertools.chain(*addresses)) % 16 == 0
-        flags = {"ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
-        kernel = copying._copy_kernel if into is out_of else copying._cast_kernel
-        types = {"DTYPE": into} if into is out_of else {"TARGET": into, "SOURCE": out_of}
-        launch(kernel, (table.num_chunks,), table.addresses, table.chunks, len(each), **types, **flags)
+        flags = {"TARGET": into, "SOURCE": out_of, "ALIGNED": aligned, "NUM_ROLES": 2, "BLOCK": _BLOCK}
+        launch(copying._copy_kernel, (table.num_chunks,), table.addresses, table.chunks, len(each), **flags)
 
 
 def _of_equal_size(pairs: dict[tuple[DType, DType], list[_Pair]]) -> dict[tuple[tl.dtype, tl.dtype], list[_Pair]]:

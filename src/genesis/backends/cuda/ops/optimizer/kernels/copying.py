@@ -13,33 +13,13 @@ def _copy_kernel(
     table_ptr,
     chunk_ptr,
     num_arrays,
-    DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    NUM_ROLES: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Role 0 takes the elements of role 1. DTYPE: any of their size."""
-    which, elements, mask, is_full = _chunk(table_ptr, chunk_ptr, num_arrays, NUM_ROLES, BLOCK)
-    target_ptr = _pointers(table_ptr, num_arrays, which, elements, 0, DTYPE, ALIGNED)
-    source_ptr = _pointers(table_ptr, num_arrays, which, elements, 1, DTYPE, ALIGNED)
-    if is_full:
-        tl.store(target_ptr, tl.load(source_ptr))
-    else:
-        tl.store(target_ptr, tl.load(source_ptr, mask=mask), mask=mask)
-
-
-@triton.jit
-def _cast_kernel(
-    table_ptr,
-    chunk_ptr,
-    num_arrays,
     TARGET: tl.constexpr,
     SOURCE: tl.constexpr,
     ALIGNED: tl.constexpr,
     NUM_ROLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Role 0, of dtype TARGET, takes the values of role 1, of dtype SOURCE."""
+    """Role 0, of dtype TARGET, takes the values of role 1, of dtype SOURCE; where both are one: any of that size."""
     which, elements, mask, is_full = _chunk(table_ptr, chunk_ptr, num_arrays, NUM_ROLES, BLOCK)
     target_ptr = _pointers(table_ptr, num_arrays, which, elements, 0, TARGET, ALIGNED)
     source_ptr = _pointers(table_ptr, num_arrays, which, elements, 1, SOURCE, ALIGNED)
@@ -51,16 +31,12 @@ def _cast_kernel(
 
 _OF_PAIRS = {"NUM_ROLES": 2, "BLOCK": 2048}
 SPECIMENS = [
-    Specimen(_copy_kernel, (dtypes.int64, dtypes.int64, 100), {"DTYPE": tl.int32, "ALIGNED": True, **_OF_PAIRS}),
-    Specimen(_copy_kernel, (dtypes.int64, dtypes.int64, 100), {"DTYPE": tl.int8, "ALIGNED": False, **_OF_PAIRS}),
     Specimen(
-        _cast_kernel,
-        (dtypes.int64, dtypes.int64, 100),
-        {"TARGET": tl.bfloat16, "SOURCE": tl.float32, "ALIGNED": True, **_OF_PAIRS},
-    ),
-    Specimen(
-        _cast_kernel,
-        (dtypes.int64, dtypes.int64, 100),
-        {"TARGET": tl.float32, "SOURCE": tl.float16, "ALIGNED": False, **_OF_PAIRS},
-    ),
-]
+        _copy_kernel, (dtypes.int64, dtypes.int64, 100),
+        {"TARGET": target, "SOURCE": source, "ALIGNED": aligned, **_OF_PAIRS},
+    )
+    for target, source, aligned in (
+        (tl.int32, tl.int32, True), (tl.int8, tl.int8, False), (tl.bfloat16, tl.float32, True),
+        (tl.float32, tl.float16, False),
+    )
+]  # fmt: skip

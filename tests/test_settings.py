@@ -34,7 +34,7 @@ from genesis.settings import Settings, override, settings
         ("GENESIS_COMPILERS", "-1", "auto or a whole number, at least 0, got '-1'"),
         ("GENESIS_COMPILERS", "all", "auto or a whole number, at least 0, got 'all'"),
         ("GENESIS_DETERMINISTIC", "true", "0 or 1, got 'true'"),
-        ("GENESIS_OVERLAP", "no", "auto, 0 or 1, got 'no'"),
+        ("GENESIS_OVERLAP", "no", "0 or 1, got 'no'"),
     ],
 )
 def test_a_value_that_is_none_is_shown_as_it_was_given(name: str, value: str, expected: str) -> None:

@@ -37,14 +37,12 @@ class Settings:
     deterministic: bool = False
     compilers: int | None = None
     short_steps: bool = True
-    overlap: bool | None = None
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         debug, tune, workspace = _number(self.debug, int), _number(self.tune, float), _number(self.workspace, int)
         cache_dir, deterministic = _folder(self.cache_dir), _bool(self.deterministic)
-        short_steps = _bool(self.short_steps)
-        given: bool | str | None = self.overlap  # of the environment: a string
-        overlap = None if given is None or given == "auto" else _bool(given)
+        short_steps, overlap = _bool(self.short_steps), _bool(self.overlap)
         _require("GENESIS_DEBUG", debug in range(5), "a number from 0 to 4", self.debug)
         _require("GENESIS_CHECK", self.check in ("", "nan", "cpu"), "nan or cpu", self.check)
         _require("GENESIS_CACHE_DIR", cache_dir is not None, "a folder", self.cache_dir)
@@ -53,7 +51,7 @@ class Settings:
         _require("GENESIS_WORKSPACE", workspace >= 0, "a whole number of MiB, at least 0", self.workspace)
         _require("GENESIS_DETERMINISTIC", deterministic is not None, "0 or 1", self.deterministic)
         _require("GENESIS_SHORT_STEPS", short_steps is not None, "0 or 1", self.short_steps)
-        _require("GENESIS_OVERLAP", overlap is not None or given in (None, "auto"), "auto, 0 or 1", given)
+        _require("GENESIS_OVERLAP", overlap is not None, "0 or 1", self.overlap)
         asked: int | str | None = self.compilers  # of the environment: a string
         compilers = None if asked is None or asked == "auto" else _number(asked, int)
         is_number = compilers is None or compilers >= 0
@@ -61,6 +59,7 @@ class Settings:
         assert cache_dir is not None
         assert deterministic is not None
         assert short_steps is not None
+        assert overlap is not None
         self.debug, self.tune, self.workspace = int(debug), float(tune), int(workspace)
         self.cache_dir, self.deterministic = cache_dir, deterministic
         self.short_steps, self.overlap = short_steps, overlap

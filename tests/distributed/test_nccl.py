@@ -228,7 +228,7 @@ def run(folder: Path, text: str, *arguments: str) -> list[tuple[int, str]]:
         command = [sys.executable, str(program), *arguments]
         commands.append(subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:
-        said = [command.communicate(timeout=90)[0] for command in commands]
+        said = [command.communicate(timeout=180)[0] for command in commands]
     finally:
         for command in commands:
             command.kill()

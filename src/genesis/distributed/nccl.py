@@ -23,7 +23,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from genesis import dtypes
-from genesis.backends.cuda.driver.overlap import Overlap
 from genesis.backends.cuda.runtime import streams
 from genesis.distributed import faults
 from genesis.distributed.faults import Peers
@@ -78,11 +77,6 @@ class Nccl:
 
     def __init__(self, group: ProcessGroup, peers: Peers, timeout: float) -> None:
         core = require_package()
-        # CUDA graphs of ResNet-50's step with 128 images, NCCL's calls among them, ended in CUDA_ERROR_LAUNCH_FAILED or
-        # in a standstill after some hundred replays in turn with another graph (two and four H200, driver 580): in 12
-        # of 13 trials, and not in the one without overlapping kernels. The cause is not known; test_nccl.py has the
-        # program ("in turn").
-        Overlap.is_safe = False
         self._core, self._group, self._peers, self._timeout = core, group, peers.beside("nccl"), timeout
         self.device = Device("cuda", current_index())
         NDArray.full((1,), 0, dtypes.uint8, self.device)  # makes the device's context current, which NCCL takes

@@ -255,13 +255,8 @@ def test_tensor_maps_lie_where_the_copy_engine_wants_them(monkeypatch: pytest.Mo
     assert recorder.launched == ["_kernel"] * 3
 
 
-def test_kernels_overlap_by_default_until_somebody_knows_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_overlap_from_hopper_on() -> None:
     assert [overlap.overlaps(capability) for capability in (80, 90, 100, 120)] == [False, True, True, False]
-    monkeypatch.setattr(overlap.Overlap, "is_safe", False)
-    assert not overlap.overlaps(90)
-    with override(overlap="1"):
-        assert overlap.overlaps(90)
-    monkeypatch.setattr(overlap.Overlap, "is_safe", True)
     with override(overlap=False):
         assert not overlap.overlaps(90)
 

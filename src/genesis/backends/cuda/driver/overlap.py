@@ -1,18 +1,8 @@
-"""Kernels that come up while the one before them runs, see launch/overlap.py: on which devices, and by whose wish."""
+"""Kernels that come up while the one before them runs, see launch/overlap.py: on which devices."""
 
 from __future__ import annotations
 
 from genesis.settings import settings
-
-
-class Overlap:
-    """Whether kernels that are loaded from now on do so, unless the settings say.
-
-    Attributes:
-        is_safe: nobody has found out that they must not.
-    """
-
-    is_safe = True
 
 
 def overlaps(compute_capability: int) -> bool:
@@ -20,5 +10,4 @@ def overlaps(compute_capability: int) -> bool:
 
     sm_120 has the instructions too, but captures of such launches were seen to fail there (sgl-project/sglang#18596).
     """
-    wanted = Overlap.is_safe if settings.overlap is None else settings.overlap
-    return wanted and 90 <= compute_capability < 110
+    return settings.overlap and 90 <= compute_capability < 110

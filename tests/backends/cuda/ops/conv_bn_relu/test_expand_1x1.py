@@ -72,6 +72,17 @@ def unfused(given: dict[str, Tensor], activation: str | None, grad: Tensor, dtyp
 def test_no_farther_from_the_truth_than_unfused_layers(
     cuda: Backend, put: Put, get: Get, case: Any, size: tuple[int, int]
 ) -> None:
+    compare(cuda, put, get, case, size)
+
+
+@pytest.mark.parametrize("cuda", [pytest.param("auto", marks=pytest.mark.gpu)], indirect=True)
+@pytest.mark.parametrize("case", CASES[8:], ids=str)
+def test_many_tiles_a_program(cuda: Backend, put: Put, get: Get, case: Any) -> None:
+    """So many that places in shared memory are used again and again: 11 tiles of 64 rows or more."""
+    compare(cuda, put, get, case, (220, 221))
+
+
+def compare(cuda: Backend, put: Put, get: Get, case: Any, size: tuple[int, int]) -> None:
     num_inputs, num_outputs, mean, without, activation = case
     given = operands(num_inputs, num_outputs, mean, without, size)
     grad = torch.randn(2, num_outputs, *size).bfloat16()

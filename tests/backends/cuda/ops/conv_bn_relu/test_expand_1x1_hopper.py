@@ -1,4 +1,4 @@
-"""The wide form's kernels in CUDA C++: what of them can be seen without a GPU. On one, test_wide_conv_bn_relu.py."""
+"""The wide form's kernels in CUDA C++: what of them can be seen without a GPU. On one, test_expand_1x1.py."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@
 #pragma once
 #define KIND "bf16"
 #include "copy_engine.cuh"
+#include "expand_1x1_stages.cuh"
 #include "wgmma.cuh"
 
 #define ROWS 64
@@ -129,14 +130,4 @@ __device__ __forceinline__ void subtract(u32 tile, int first_row, const Eight& c
 // To columns from x on of rows from y on.
 __device__ __forceinline__ void store_box(const TensorMap* map, u32 source, int x, int y) {
   store_box(map, source, x, y, 0);
-}
-
-__device__ __forceinline__ void begin_barriers(u32 full, u32 empty) {
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < STAGES; ++i) {
-      barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, 4);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
 }

@@ -49,14 +49,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
     u32* __restrict__ passed, const float* __restrict__ input_mean, const float* __restrict__ inverse_std,
     const void* __restrict__ gamma, const void* __restrict__ beta, const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
-  __shared__ __align__(8) u64 barriers[2 * STAGES + 1];
+  __shared__ __align__(8) u64 memory_of_barriers[BARRIERS + 1];
   __shared__ __align__(16) float mean[COLUMNS], scale[COLUMNS], shift[COLUMNS];
   const u32 weight = (shared_address(memory) + 1023) & ~1023u, staged = weight + WEIGHT_BYTES;
   const u32 base = staged + 2 * WIDE_BYTES;
-  const u32 full = shared_address(barriers), empty = full + 8 * STAGES, ready = empty + 8 * STAGES;
+  const u32 barriers = shared_address(memory_of_barriers), ready = barriers + 8 * BARRIERS;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, quad = lane % 4;
   if (threadIdx.x == 0) barrier_init(ready, 1);
-  begin_barriers(full, empty);
+  begin_barriers(barriers);
   __syncthreads();
   follow();
   const int blocks = g.num_outputs / COLUMNS, column = blockIdx.x % blocks * COLUMNS;
@@ -67,8 +67,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       barrier_expect(ready, WEIGHT_BYTES);
       load_box(weight, &weight_map, ready, 0, column, 0);
       for (Walk walk(0, tiles, program, programs); walk.index < walk.count; ++walk.index) {
-        const u32 barrier = full + 8 * walk.stage(), input = base + walk.stage() * STAGE_BYTES;
-        barrier_wait(empty + 8 * walk.stage(), walk.parity() ^ 1);
+        const u32 barrier = full_barrier(barriers, walk), input = base + walk.stage() * STAGE_BYTES;
+        wait_for_stage(barriers, walk);
         barrier_expect(barrier, STAGE_BYTES);
         load_box(input, &input_map, barrier, 0, walk.tile() * ROWS, 0);
 #if RESIDUAL
@@ -127,10 +127,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
   for (Walk walk(group - 1, tiles, program, programs); walk.index < walk.count; walk.index += 2) {
     const u32 input = base + walk.stage() * STAGE_BYTES;
     const int local = 16 * warp + lane / 4, row = walk.tile() * ROWS + local;
-    barrier_wait(full + 8 * walk.stage(), walk.parity());
+    wait_for_tile(barriers, walk);
     multiply(sum, input, weight);
 #if !RESIDUAL
-    if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
+    leave_stage(barriers, walk);
 #endif
     if (threadIdx.x % 128 == 0) wait_for_reads();
     wait_for_group(group);
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       }
     }
 #if RESIDUAL
-    if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
+    leave_stage(barriers, walk);
 #endif
     fence_for_engines();
     wait_for_group(group);

@@ -11,21 +11,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
     const __grid_constant__ TensorMap input_map, float* __restrict__ partial, const u16* __restrict__ x,
     const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
-  __shared__ __align__(8) u64 barriers[2 * STAGES];
+  __shared__ __align__(8) u64 memory_of_barriers[BARRIERS];
   __shared__ float totals[32][64];  // of each quarter of a warp
   const u32 base = (shared_address(memory) + 1023) & ~1023u;
-  const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
+  const u32 barriers = shared_address(memory_of_barriers);
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  begin_barriers(full, empty);
+  begin_barriers(barriers);
   __syncthreads();
   follow();
   const int tiles = (g.num_rows + ROWS - 1) / ROWS;
   if (group == 0) {
     if (threadIdx.x == 0) {
       for (Walk walk(0, tiles, blockIdx.x, gridDim.x); walk.index < walk.count; ++walk.index) {
-        barrier_wait(empty + 8 * walk.stage(), walk.parity() ^ 1);
-        barrier_expect(full + 8 * walk.stage(), NARROW_BYTES);
-        load_box(base + walk.stage() * NARROW_BYTES, &input_map, full + 8 * walk.stage(), 0, walk.tile() * ROWS, 0);
+        wait_for_stage(barriers, walk);
+        barrier_expect(full_barrier(barriers, walk), NARROW_BYTES);
+        load_box(base + walk.stage() * NARROW_BYTES, &input_map, full_barrier(barriers, walk), 0, walk.tile() * ROWS, 0);
       }
     }
     return;
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
   for (Walk walk(group - 1, tiles, blockIdx.x, gridDim.x); walk.index < walk.count; walk.index += 2) {
     const u32 input = base + walk.stage() * NARROW_BYTES;
     const int left = g.num_rows - walk.tile() * ROWS;
-    barrier_wait(full + 8 * walk.stage(), walk.parity());
+    wait_for_tile(barriers, walk);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int row = 16 * warp + 4 * j + lane / 8;
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
     wgmma_commit();
     wgmma_wait<0>();
     keep(sum);
-    if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
+    leave_stage(barriers, walk);
   }
   const int thread = threadIdx.x - 128;
 #pragma unroll

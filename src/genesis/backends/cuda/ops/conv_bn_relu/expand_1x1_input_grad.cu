@@ -18,13 +18,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_input_grad(
     const __grid_constant__ TensorMap out_map, const u32* __restrict__ passed, const float* __restrict__ mean,
     const float* __restrict__ constant, const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
-  __shared__ __align__(8) u64 barriers[2 * STAGES + 1];
+  __shared__ __align__(8) u64 memory_of_barriers[BARRIERS + 1];
   const u32 scaled = (shared_address(memory) + 1023) & ~1023u, projection = scaled + SCALED_BYTES;
   const u32 staged = projection + PROJECTION_BYTES, base = staged + 2 * NARROW_BYTES;
-  const u32 full = shared_address(barriers), empty = full + 8 * STAGES, ready = empty + 8 * STAGES;
+  const u32 barriers = shared_address(memory_of_barriers), ready = barriers + 8 * BARRIERS;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   if (threadIdx.x == 0) barrier_init(ready, 1);
-  begin_barriers(full, empty);
+  begin_barriers(barriers);
   __syncthreads();
   follow();
   const int tiles = (g.num_rows + ROWS - 1) / ROWS;
@@ -35,9 +35,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_input_grad(
       load_box(scaled, &scaled_map, ready, 0, 0, 0);
       load_box(projection, &projection_map, ready, 0, 0, 0);
       for (Walk walk(0, tiles, blockIdx.x, gridDim.x); walk.index < walk.count; ++walk.index) {
-        const u32 barrier = full + 8 * walk.stage(), input = base + walk.stage() * STAGE_BYTES;
+        const u32 barrier = full_barrier(barriers, walk), input = base + walk.stage() * STAGE_BYTES;
         const int row = (tiles - 1 - walk.tile()) * ROWS;
-        barrier_wait(empty + 8 * walk.stage(), walk.parity() ^ 1);
+        wait_for_stage(barriers, walk);
         barrier_expect(barrier, STAGE_BYTES);
         load_box(input, &input_map, barrier, 0, row, 0);
 #pragma unroll
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_input_grad(
     const int row = (tiles - 1 - walk.tile()) * ROWS;
     const Bits bits = next;
     if (passed && walk.index + 2 < walk.count) next.load(passed, row - 2 * walk.step * ROWS + 16 * warp, 0, g);
-    barrier_wait(full + 8 * walk.stage(), walk.parity());
+    wait_for_tile(barriers, walk);
     if (passed) {
 #pragma unroll
       for (int r = 0; r < 16; ++r) {
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_input_grad(
     wait_for_group(group);
     wgmma_wait<0>();
     keep(sum);
-    if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
+    leave_stage(barriers, walk);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll

@@ -17,11 +17,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     float* __restrict__ partial, u16* __restrict__ grad_residual, const u32* __restrict__ passed,
     const float* __restrict__ mean, const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
-  __shared__ __align__(8) u64 barriers[2 * STAGES];
+  __shared__ __align__(8) u64 memory_of_barriers[BARRIERS];
   const u32 base = (shared_address(memory) + 1023) & ~1023u;
-  const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
+  const u32 barriers = shared_address(memory_of_barriers);
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  begin_barriers(full, empty);
+  begin_barriers(barriers);
   __syncthreads();
   follow();
   const int blocks = g.num_outputs / COLUMNS, part = blockIdx.x / blocks, parts = gridDim.x / blocks;
@@ -30,8 +30,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0) {
       for (Walk walk(0, tiles, part, parts); walk.index < walk.count; ++walk.index) {
-        const u32 barrier = full + 8 * walk.stage(), input = base + walk.stage() * STAGE_BYTES;
-        barrier_wait(empty + 8 * walk.stage(), walk.parity() ^ 1);
+        const u32 barrier = full_barrier(barriers, walk), input = base + walk.stage() * STAGE_BYTES;
+        wait_for_stage(barriers, walk);
         barrier_expect(barrier, STAGE_BYTES);
         load_box(input, &input_map, barrier, 0, walk.tile() * ROWS, 0);
 #pragma unroll
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     const ColumnBits bits = next;
     if (passed && walk.index + 2 < walk.count)
       next.load(passed, first + 2 * walk.step * ROWS, column + 64 * warp, g);
-    barrier_wait(full + 8 * walk.stage(), walk.parity());
+    wait_for_tile(barriers, walk);
 #pragma unroll
     for (int j = 0; j < ROWS / 4; ++j) {
       const int row = 4 * j + lane / 8, chunk = 8 * warp + lane % 8;
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     wgmma_commit();
     wgmma_wait<0>();
     keep(sum);
-    if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
+    leave_stage(barriers, walk);
   }
   float* out = partial + (long long)(2 * part + group - 1) * (g.num_inputs + 1) * g.num_outputs + column;
 #pragma unroll

@@ -2,6 +2,7 @@
 // groups.
 #pragma once
 #include "../overlap.cuh"
+#include "walk.cuh"
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -16,6 +17,7 @@ __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvt
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
+__device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 num_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(num_bytes) : "memory");
 }
@@ -28,30 +30,6 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     "@p bra DONE;\nbra AGAIN;\nDONE:\n}\n"
     ::"r"(barrier), "r"(parity) : "memory");
 }
-
-// Which of the STAGES tiles on the way is next, and the parity of its barriers in this round.
-struct Turn {
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-// The same for programs whose warpgroups take tiles in turn: which ones, and where they are.
-struct Walk {
-  int index, first, step, count;  // the index-th of count tiles; they are first, first + step, ...
-
-  __device__ __forceinline__ Walk(int start, int tiles, int program, int programs)
-      : index(start), first(program), step(programs), count(program < tiles ? (tiles - 1 - program) / programs + 1 : 0) {}
-  __device__ __forceinline__ int tile() const { return first + index * step; }
-  __device__ __forceinline__ int stage() const { return index % STAGES; }
-  __device__ __forceinline__ u32 parity() const { return index / STAGES & 1; }
-};
 
 __device__ __forceinline__ void wait_for_group(int group) {  // the 128 threads of warpgroup 1 or 2
   asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");

@@ -225,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
       barrier_init(full + 8 * i, 1);
       barrier_init(empty + 8 * i, 4 * CONSUMERS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barriers();
   }
   __syncthreads();
   follow();

@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
       barrier_init(empty + 8 * i, 1);
     }
     for (int slab = 0; slab < SLABS; ++slab) barrier_init(ready + 8 * slab, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barriers();
   }
   const int blocks = g.num_outputs / 64, block = blockIdx.x % blocks;
   const int program = blockIdx.x / blocks, programs = gridDim.x / blocks;

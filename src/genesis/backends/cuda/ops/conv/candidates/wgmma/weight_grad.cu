@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
       barrier_init(ready + 8 * i, 128);
       barrier_init(empty + 8 * i, 4 * SHARERS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barriers();
   }
   __syncthreads();
   follow();

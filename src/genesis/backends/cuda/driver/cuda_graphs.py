@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from cuda.bindings import driver as cu
 
-from genesis.backends.cuda.driver.interface import CaptureMode
+from genesis.backends.cuda.driver import memset_nodes
+from genesis.backends.cuda.driver.interface import CaptureMode, Function
 from genesis.backends.cuda.driver.results import check
 from genesis.errors import OutOfMemoryError
 
@@ -60,6 +61,14 @@ class Captured:
         """activate: makes the device's context current."""
         self._graph, self._activate = graph, activate
         self.num_nodes = int(check(cu.cuGraphGetNodes(graph), "count a graph's nodes")[1])
+
+    def replace_memsets(self, kernel: Callable[[], Function | None], overlaps: bool) -> None:
+        self._activate()
+        try:
+            memset_nodes.replace(self._graph, kernel, overlaps)
+        except BaseException:
+            self.destroy()
+            raise
 
     def instantiate(self) -> Executable:
         self._activate()

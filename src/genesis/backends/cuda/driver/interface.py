@@ -101,6 +101,9 @@ class CapturedGraph(Protocol):
 
     num_nodes: int
 
+    def replace_memsets(self, kernel: Callable[[], Function | None], overlaps: bool) -> None:
+        """Let a kernel do what short memsets do; see memset_nodes.replace()."""
+
     def instantiate(self) -> ExecutableGraph:
         """Make it ready to run, and itself unusable. Raises: OutOfMemoryError."""
 

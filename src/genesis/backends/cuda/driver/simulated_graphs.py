@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from genesis.backends.cuda.driver.interface import CaptureMode, KernelError
+from genesis.backends.cuda.driver.interface import CaptureMode, Function, KernelError
 
 Work = Callable[[], object]
 Clock = dict[int, int]  # stream → how much of its captured work is known to come before
@@ -148,6 +148,9 @@ class Captured:
 
     def __init__(self, work: list[Work]) -> None:
         self._work, self.num_nodes = work, len(work)
+
+    def replace_memsets(self, kernel: Callable[[], Function | None], overlaps: bool) -> None:
+        """They are calls here, as kernels are."""
 
     def instantiate(self) -> Executable:
         return Executable(self._work)

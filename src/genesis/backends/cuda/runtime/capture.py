@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import CaptureMode, ExecutableGraph, KernelError
 from genesis.backends.cuda.driver.current import current_handle
-from genesis.backends.cuda.runtime import array, capturing, faults, graph_pool, memory, streams
+from genesis.backends.cuda.runtime import array, capturing, faults, fills, graph_pool, memory, streams
 from genesis.backends.cuda.runtime.capturing import Capture
 from genesis.backends.cuda.runtime.graph_pool import GraphMemory, PoolHandle
 from genesis.callsite import user_line
@@ -110,6 +110,7 @@ class Graph:
         try:
             captured = self._end_capture()
             with self._unrestricted():  # others may be capturing
+                fills.replace_memsets(captured, self._device)
                 self._executable = captured.instantiate()
             if not captured.num_nodes:
                 warnings.warn("graph: nothing was captured: was it launched on other streams?", stacklevel=4)

@@ -1,4 +1,4 @@
-"""The kernel that stands in for memsets compiles for all GPUs; what it does on one, driver/test_memset_nodes.py says."""
+"""The kernel that replaces memsets compiles for all GPUs; what it does on one, driver/test_memset_nodes.py says."""
 
 from __future__ import annotations
 

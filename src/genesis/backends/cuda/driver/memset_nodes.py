@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cuda.bindings import driver as cu
 
@@ -18,6 +18,8 @@ _EARLY_PORT = 1  # CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, a macro of cuda.h
 _MOST_BYTES = 1 << 20  # of more, the driver's own way takes no longer
 _THREADS, _WORDS_OF_BLOCK = 256, 1024
 _ARGUMENTS = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+Ask: TypeAlias = Callable[[cu.CUgraphNode, int], tuple[cu.CUresult, list[cu.CUgraphNode], list[cu.CUgraphEdgeData], int]]
 
 
 class Fill(NamedTuple):
@@ -95,12 +97,10 @@ def _early() -> cu.CUgraphEdgeData:
     return edge
 
 
-def _neighbours(
-    ask: Callable[..., tuple[cu.CUresult, list[cu.CUgraphNode], list[cu.CUgraphEdgeData], int]], node: cu.CUgraphNode
-) -> tuple[list[cu.CUgraphNode], list[cu.CUgraphEdgeData]]:
+def _neighbours(ask: Ask, node: cu.CUgraphNode) -> tuple[list[cu.CUgraphNode], list[cu.CUgraphEdgeData]]:
     """Nodes on one side of a node, and the edges to them."""
     what = "look at a graph's edges"
-    count = check(ask(node), what)[2]
+    count = check(ask(node, 0), what)[2]
     if not count:
         return [], []
     nodes, edges, _ = check(ask(node, count), what)

@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 20  # of more, the driver's own way takes no longer
 _THREADS, _WORDS_OF_BLOCK = 256, 1024
 _ARGUMENTS = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 
-Ask: TypeAlias = Callable[[cu.CUgraphNode, int], tuple[cu.CUresult, list[cu.CUgraphNode], list[cu.CUgraphEdgeData], int]]
+Neighbours: TypeAlias = tuple[cu.CUresult, list[cu.CUgraphNode], list[cu.CUgraphEdgeData], int]
 
 
 class Fill(NamedTuple):
@@ -97,7 +97,9 @@ def _early() -> cu.CUgraphEdgeData:
     return edge
 
 
-def _neighbours(ask: Ask, node: cu.CUgraphNode) -> tuple[list[cu.CUgraphNode], list[cu.CUgraphEdgeData]]:
+def _neighbours(
+    ask: Callable[[cu.CUgraphNode, int], Neighbours], node: cu.CUgraphNode
+) -> tuple[list[cu.CUgraphNode], list[cu.CUgraphEdgeData]]:
     """Nodes on one side of a node, and the edges to them."""
     what = "look at a graph's edges"
     count = check(ask(node, 0), what)[2]

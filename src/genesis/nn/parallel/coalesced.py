@@ -27,7 +27,7 @@ class Coalesced:
             array.require_writable()
             starts.append(end)
             end += math.ceil(array.numel * array.dtype.itemsize / _ALIGNMENT) * _ALIGNMENT
-        self._flat = NDArray.full((end,), 0, dtypes.uint8, sources[0].device)
+        self._flat = NDArray.empty((end,), dtypes.uint8, sources[0].device)  # gaps are sent as they are
         self._views = [_view(self._flat, array, start) for array, start in zip(sources, starts, strict=True)]
         self.arrays = [self._flat, *self._views]
 

@@ -43,6 +43,8 @@
 #define RAISED (SPLIT ? 40 : 0)  // so that products of numbers around 2^-70 keep their digits
 #define FIRST_CONSUMER (SPLIT ? 2 : 1)
 
+static_assert(!ALTERNATE || STAGES % 2 == 0, "a stage belongs to one warpgroup");  // expand_1x1_stages.cuh says why
+
 struct Geometry {
   int num_groups, num_outputs, num_inputs, num_pixels;  // outputs and inputs of a group
   int out_height, out_width;         // pixels of the gradient as they are read; num_pixels counts these

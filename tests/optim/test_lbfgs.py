@@ -62,19 +62,25 @@ def pair(dtype: str, options: dict[str, Any]) -> tuple[Problem, Problem]:
     return ours, theirs
 
 
-def train(ours: Problem, theirs: Problem, steps: int, limit: float) -> None:
+def train(ours: Problem, theirs: Problem, steps: int, limit: float, place_limit: float | None = None) -> None:
+    """limit: of differences in the loss, and in the parameters, if these have no other limit."""
     for _ in range(steps):
         first, expected = ours.optimizer.step(ours.closure), theirs.optimizer.step(theirs.closure)
         assert first.item() == pytest.approx(expected.item(), rel=limit, abs=limit)
     for mine, other in zip(ours.values(), theirs.values(), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=limit, atol=limit)
+        np.testing.assert_allclose(mine, other, rtol=limit, atol=place_limit or limit)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("options", OPTIM_DB, ids=str)
 def test_steps_with_the_options_of_pytorchs_own_tests(options: dict[str, Any], dtype: str) -> None:
-    """Seven fill the history of 100 differences; 20 steps of a bowl are in test_optim_db.py."""
-    train(*pair(dtype, options), 7, {"float32": 1e-5, "float64": 1e-10}[dtype])
+    """Seven fill the history of 100 differences; 20 steps of a bowl are in test_optim_db.py.
+
+    A line search in float32 ends where the loss no longer changes: within √eps or so of the minimum, on some processors
+    PyTorch's own after 21 calls or after 60.
+    """
+    place_limit = 3 * np.finfo(dtype).eps ** 0.5 if dtype == "float32" and "line_search_fn" in options else None
+    train(*pair(dtype, options), 7, {"float32": 1e-5, "float64": 1e-10}[dtype], place_limit)
 
 
 @pytest.mark.parametrize("options", [*OPTIM_DB, *MORE], ids=str)

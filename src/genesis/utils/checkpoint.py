@@ -66,7 +66,7 @@ def checkpoint_sequential(
 
     Example:
         >>> from genesis.utils.checkpoint import checkpoint_sequential
-        >>> checkpoint_sequential([genesis.exp, genesis.log], 2, genesis.ones(2)).tolist()
+        >>> checkpoint_sequential([genesis.sqrt, genesis.square], 2, genesis.ones(2)).tolist()
         [1.0, 1.0]
     """
     chain = list(functions)

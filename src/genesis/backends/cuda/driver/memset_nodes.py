@@ -23,7 +23,7 @@ Neighbours: TypeAlias = tuple[cu.CUresult, list[cu.CUgraphNode], list[cu.CUgraph
 
 
 class Fill(NamedTuple):
-    """What a memset writes, in words of four bytes."""
+    """Words of four bytes that a memset writes."""
 
     address: int
     word: int
@@ -56,7 +56,7 @@ def _nodes(graph: cu.CUgraph) -> Sequence[cu.CUgraphNode]:
 
 
 def _fill(node: cu.CUgraphNode) -> Fill | None:
-    """What a node writes; None if that stays with the driver."""
+    """The words that a node writes; None if that stays with the driver."""
     memset = check(cu.cuGraphMemsetNodeGetParams(node), "look at a memset")
     size, address = int(memset.elementSize), int(memset.dst)
     num_bytes = int(memset.width) * size

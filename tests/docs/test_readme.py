@@ -61,7 +61,7 @@ def test_both_sides_of_the_diff_train_alike(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(ours["loss"], theirs["loss"], rtol=1e-9, atol=0)
     learned = ours["model"].state_dict()
     for name, expected in theirs["model"].state_dict().items():  # norms of two pixels: single elements may differ more
-        assert (learned[name] - expected).double().norm() <= 1e-8 * expected.double().norm(), name
+        assert (learned[name] - expected).double().norm() <= 1e-6 * expected.double().norm(), name
     assert len(genesis.torch.report(ours["model"]).fused) > 0
 
 

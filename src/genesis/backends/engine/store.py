@@ -57,8 +57,12 @@ class Store:
 
     def put(self, problem: str, entry: Entry) -> None:
         """Keep an entry; once this returns, it is on the disk."""
+        self.put_all({problem: entry})
+
+    def put_all(self, entries: dict[str, Entry]) -> None:
+        """Keep many, by the keys of their problems: at the cost of one."""
         with self._lock:
-            self._put({problem: entry}, lambda problem, entry, known: True)
+            self._put(entries, lambda problem, entry, known: True)
 
     def all(self) -> dict[str, Entry]:
         """Every entry, by the key of its problem."""

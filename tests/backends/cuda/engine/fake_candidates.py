@@ -25,10 +25,10 @@ class Fake(Candidate):
 
     def __init__(
         self, name: str, workspace: int = 0, wrong_by: float = 0.0, builds: bool = True, slow: bool = False,
-        deterministic: bool = True, arithmetic: str = "full", seconds: float = 0.0,
+        deterministic: bool = True, arithmetic: str = "full", seconds: float = 0.0, ready_made: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.builds_slowly, self.deterministic = f"fake/{name}", slow, deterministic
-        self.arithmetic = arithmetic
+        self.arithmetic, self.is_ready_made = arithmetic, ready_made
         self._workspace, self._wrong_by, self._builds, self._seconds = workspace, wrong_by, builds, seconds
         self.may_build = threading.Event()
         self.may_build.set()

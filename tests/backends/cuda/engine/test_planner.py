@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import shutil
 import threading
 import weakref
 from pathlib import Path
@@ -14,8 +15,9 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.engine import guesses, platform
+from genesis.backends.cuda.engine import plan as plan_module
 from genesis.backends.cuda.engine import planner as plans
-from genesis.backends.cuda.engine import platform
 from genesis.backends.cuda.engine.candidate import Launch
 from genesis.backends.cuda.ops.conv import families
 from genesis.backends.cuda.ops.conv.operation import CONV
@@ -41,6 +43,64 @@ def test_nothing_that_builds(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(families, "FAMILIES", (fakes,))
     with pytest.raises(KernelError, match="no kernel can be built"):
         plans.plan(CONV, PROBLEM)
+
+
+def again() -> str:
+    """The choice of another process."""
+    guesses.write()
+    guesses._known.clear()
+    platform._stores.clear()
+    plans.forget()
+    return chosen()[0]
+
+
+def test_a_librarys_guess_is_asked_for_once(fakes: FakeFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Fake("first", ready_made=True)
+    fakes.candidates = [first, Fake("second", ready_made=True)]
+    assert chosen() == ("fake/first", plans.HEURISTIC)
+    fakes.candidates.reverse()
+    assert again() == "fake/first"
+    asked: list[ConvProblem] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeFamily, "variants", lambda self, problem: asked.append(problem) or fakes.candidates)
+        patch.setattr(FakeFamily, "named", lambda self, problem, name: first)
+        assert (again(), asked) == ("fake/first", [])
+    platform.store(0).put(PROBLEM.key, Entry("fake/second", 1.0, 0.0, 0))  # measured
+    assert again() == "fake/second"
+
+
+def test_a_guess_that_is_no_longer_to_be_had(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("gone", ready_made=True)]
+    assert chosen()[0] == "fake/gone"
+    fakes.candidates = [Fake("gone", ready_made=True, builds=False), Fake("new", ready_made=True)]
+    plan_module._used.clear()
+    assert again() == "fake/new"
+    fakes.candidates.reverse()
+    assert again() == "fake/new"
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_guesses_that_are_not_remembered(fakes: FakeFamily, slow: bool) -> None:
+    """Our own kernels', which cost nothing; and where a better one is built in the background."""
+    fakes.candidates = [*([Fake("better", slow=True)] if slow else []), Fake("quick", ready_made=slow), Fake("other")]
+    chosen()
+    plans.settle()
+    fakes.candidates = [Fake("other")]
+    assert again() == "fake/other"
+
+
+def test_guesses_of_a_folder_that_has_gone_are_dropped(fakes: FakeFamily, tmp_path: Path) -> None:
+    fakes.candidates = [Fake("first", ready_made=True)]
+    chosen()
+    shutil.rmtree(tmp_path)
+    guesses.write()
+    assert not tmp_path.exists()
+
+
+def test_a_guess_counts_for_the_sources_that_made_it(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = platform.guesses(0).path
+    monkeypatch.setattr(platform, "_sources", lambda: "genesis of tomorrow")
+    assert platform.guesses(0).path not in (path, platform.store(0).path)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
-from genesis.backends.cuda.engine import builders, platform, progress, rounds, tuner
+from genesis.backends.cuda.engine import builders, guesses, platform, progress, rounds, tuner
 from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, P
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.plan import HEURISTIC as HEURISTIC
@@ -263,6 +263,9 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
         below: only with less scratch memory than so many bytes.
         without: not of this name.
     """
+    is_first = below is None and not without and not is_gathering()
+    if is_first and _guess_again(plan, capturing):
+        return
     slow: list[Candidate[P]] = []
     choice: Iterable[Candidate[P]] = plan.operation.candidates(plan.problem)
     if is_gathering():
@@ -275,12 +278,20 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
             break
     else:
         raise KernelError(f"{plan.problem}: no kernel can be built for it")
-    replaces = below is not None or bool(without)
-    if slow and not replaces and not capturing and not is_gathering():
+    if is_first and not slow and candidate.is_ready_made:
+        guesses.keep(plan.problem, candidate)
+    if slow and is_first and not capturing:
         # No daemon: the process must not end while a library is at work in it.
         thread = threading.Thread(target=_improve, args=(plan, slow), name="genesis plan")
         _improving[:] = [*(each for each in _improving if each.is_alive()), thread]
         thread.start()
+
+
+def _guess_again(plan: Plan[P], capturing: bool) -> bool:
+    """Use what was guessed before, if it is still to be had."""
+    name = guesses.of(plan.problem)
+    candidate = None if name is None else plan.operation.named(plan.problem, name)
+    return candidate is not None and not (capturing and candidate.builds_slowly) and _try(plan, candidate, None)
 
 
 def build_guess(plan: Plan[P]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
 from pathlib import Path
 
@@ -32,10 +33,27 @@ def describe(device: int) -> str:
 
 def store(device: int) -> Store:
     """The store of a device."""
-    name = _described(driver.get().name, device)
-    key = (settings.cache_dir, name)
+    return _store("plans", _described(driver.get().name, device))
+
+
+def guesses(device: int) -> Store:
+    """The store of what was only guessed for a device, by these sources; see guesses.py."""
+    return _store("guesses", f"{_described(driver.get().name, device)}, {_sources()}")
+
+
+def _store(folder: str, name: str) -> Store:
+    key = (settings.cache_dir / folder, name)
     found = _stores.get(key)
     if found is None:
         with _lock:
-            found = _stores.setdefault(key, Store(settings.cache_dir / "plans", name))
+            found = _stores.setdefault(key, Store(*key))
     return found
+
+
+@functools.cache
+def _sources() -> str:
+    """A hash of the files that decide on guesses: they may change while the version stays."""
+    root, found = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(path for folder in ("engine", "ops") for path in (root / folder).rglob("*.py")):
+        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"genesis {found.hexdigest()[:16]}"

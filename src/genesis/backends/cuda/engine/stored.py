@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from genesis.backends.cuda import driver
@@ -49,13 +49,13 @@ def warm_up(device: int = 0) -> None:
     """
     if driver.get().name == "simulated":
         return
-    known = platform.store(device)
-    if known.path.is_file():
+    known = [store for store in (platform.store(device), platform.guesses(device)) if store.path.is_file()]
+    if known:
         threading.Thread(target=_load_libraries, args=(known, device), name="genesis warm-up").start()
 
 
-def _load_libraries(known: Store, device: int) -> None:
-    entries = known.all().items()
+def _load_libraries(known: Sequence[Store], device: int) -> None:
+    entries = [item for store in known for item in store.all().items()]
     for prefix, library in _LIBRARIES.items():
         asks = [(key, entry.candidate) for key, entry in entries if f"{prefix}/" in entry.candidate]  # or after a pass
         if not asks:

@@ -125,6 +125,7 @@ def test_a_memset_with_many_neighbours_or_none(monkeypatch: pytest.MonkeyPatch) 
         (fill(0x1000, 0, 1, 5), None),
         (fill(0x1000, 0, 2, 3), None),
         (fill(0x1000, 0, 1, 4, height=2), None),
+        (fill(0x1000, 0, 1, 0), None),
         (fill(0x1000, 0, 4, (1 << 18) + 1), None),
     ],
 )

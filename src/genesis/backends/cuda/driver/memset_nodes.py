@@ -60,7 +60,7 @@ def _fill(node: cu.CUgraphNode) -> Fill | None:
     memset = check(cu.cuGraphMemsetNodeGetParams(node), "look at a memset")
     size, address = int(memset.elementSize), int(memset.dst)
     num_bytes = int(memset.width) * size
-    if int(memset.height) != 1 or num_bytes > _MOST_BYTES or num_bytes % 4 or address % 4:
+    if int(memset.height) != 1 or not 0 < num_bytes <= _MOST_BYTES or num_bytes % 4 or address % 4:
         return None
     word = int.from_bytes(int(memset.value).to_bytes(4, "little")[:size] * (4 // size), "little")
     return Fill(address, word, num_bytes // 4)

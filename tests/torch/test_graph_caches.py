@@ -154,8 +154,13 @@ def _sources(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(graph_caches, "_sources", lambda: "others")
 
 
-@pytest.mark.parametrize("change", [_version, _sources], ids=["version", "sources"])
-def test_another_genesis_compiles_anew(change: Callable[[pytest.MonkeyPatch], None]) -> None:
+def _vectors(patch: pytest.MonkeyPatch) -> None:
+    """Loops over more numbers at a time would run with instructions for fewer, beyond the ends of arrays."""
+    patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "of another processor")
+
+
+@pytest.mark.parametrize("change", [_version, _sources, _vectors], ids=["version", "sources", "processor"])
+def test_another_genesis_or_processor_compiles_anew(change: Callable[[pytest.MonkeyPatch], None]) -> None:
     assert counted(infer) == {"miss": 1}
     with pytest.MonkeyPatch.context() as patch:
         change(patch)

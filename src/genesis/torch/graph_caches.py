@@ -35,7 +35,7 @@ def key(options: Mapping[str, object]) -> dict[str, object]:
         return {}
     marked = options.get(name, getattr(config, name))
     assert isinstance(marked, Mapping)
-    return {name: {**marked, "genesis.torch": f"{this_genesis()} {_modes()}"}}
+    return {name: {**marked, "genesis.torch": f"{this_genesis()} {_modes()} {_vectors()}"}}
 
 
 def this_genesis() -> str:
@@ -50,6 +50,12 @@ def _modes() -> tuple[object, ...]:
     to bfloat16, and none has the default dtype."""
     casts = [(each, torch.get_autocast_dtype(each)) for each in ("cpu", "cuda") if torch.is_autocast_enabled(each)]
     return casts, torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled()
+
+
+def _vectors() -> str:
+    """The CPU's vectors, which ATEN_CPU_CAPABILITY narrows: PyTorch's key does not tell loops over 16 numbers from those
+    over 8, and compiles one for the other's instructions, so that it writes beyond the end of an array."""
+    return torch.backends.cpu.get_cpu_capability()
 
 
 @functools.cache

@@ -53,8 +53,11 @@ def _modes() -> tuple[object, ...]:
 
 
 def _vectors() -> str:
-    """The CPU's vectors, which ATEN_CPU_CAPABILITY narrows: PyTorch's key does not tell loops over 16 numbers from those
-    over 8, and compiles one for the other's instructions, so that it writes beyond the end of an array."""
+    """The CPU's vectors, which ATEN_CPU_CAPABILITY narrows.
+
+    PyTorch's key does not tell loops over 16 numbers from those over 8: it would compile the former for the latter's
+    instructions, so that they write beyond the end of an array.
+    """
     return torch.backends.cpu.get_cpu_capability()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.memory import allocate
-from genesis.backends.engine.store import Entry
+from genesis.backends.engine.store import Entry, Store
 from genesis.settings import override
 from tests.backends.cuda.ops.conv.candidates.fake_cublaslt import COMPUTE_FAST_TF32, REDUCTION, WORKSPACE, FakeLibrary
 from tests.backends.cuda.ops.conv.fuzz import _norm, expected, operand, run, ways
@@ -277,11 +277,14 @@ def test_the_store_is_of_a_version(simulated: Backend, monkeypatch: pytest.Monke
         cublaslt.installed.cache_clear()
 
 
-def test_the_library_is_loaded_ahead(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    platform.store(0).put(PROBLEM.key, Entry(f"with_statistics_pass/{NAMES[1]}", 1.0, 1e-4, 0))
+@pytest.mark.parametrize("store_of", [platform.store, platform.guesses])
+def test_the_library_is_loaded_ahead(
+    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch, store_of: Callable[[int], Store]
+) -> None:
+    store_of(0).put(PROBLEM.key, Entry(f"with_statistics_pass/{NAMES[1]}", 1.0, 1e-4, 0))
     warm: list[int] = []
     monkeypatch.setattr(cublaslt, "warm_up", warm.append)
-    stored._load_libraries(platform.store(0), 0)
+    stored._load_libraries([platform.store(0), platform.guesses(0)], 0)
     assert warm == [0]
 
 

@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import pickle
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -159,6 +161,35 @@ def _stop_while_writing(path: Path, ready: Any) -> None:
         ready.set()
         signal_never_comes = processes.Event()
         signal_never_comes.wait()
+
+
+def test_ctrl_c_in_any_line_leaves_nothing(path: Path) -> None:
+    def interrupt(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        if event == "line":
+            lines.append(frame.f_lineno)
+            if len(lines) == number:
+                raise KeyboardInterrupt
+        return interrupt
+
+    for number in range(1, 1000):
+        lines: list[int] = []
+        path.write_text("old")
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            with replaced(path) as temporary:
+                temporary.write_text("new")
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert [each.name for each in path.parent.iterdir()] == [path.name], lines[-1]
+        assert path.read_text() in ("old", "new")
+        if len(lines) < number:
+            break
+    assert number > 20
 
 
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(path: Path) -> None:

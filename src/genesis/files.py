@@ -110,17 +110,25 @@ def _begin(target: Path) -> tuple[Path, int]:
     replaces = target.stat() if target.exists() else None
     if replaces is not None and not stat.S_ISREG(replaces.st_mode):
         raise FileExistsError(errno.EEXIST, "not a regular file, and not replaced", os.fspath(target))
+    # What replaces a file that others may not read, they may not read while it is written either.
+    mode = 0o666 if replaces is None else 0o600
     while True:
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-        # What replaces a file that others may not read, they may not read while it is written either.
-        mode = 0o666 if replaces is None else 0o600
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        if _is_locked(descriptor) and _is_open_at(descriptor, temporary):
-            break
+        temporary, descriptor = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp"), -1
+        try:
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            if _is_locked(descriptor) and _is_open_at(descriptor, temporary):
+                if replaces is not None:
+                    _take_permissions(descriptor, replaces)
+                return temporary, descriptor
+        except FileExistsError:
+            raise
+        except BaseException:  # Ctrl-C, perhaps before the descriptor is known
+            with suppress(OSError):
+                temporary.unlink()
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise
         os.close(descriptor)  # another process took it for a leftover, in the moment before it was locked
-    if replaces is not None:
-        _take_permissions(descriptor, replaces)
-    return temporary, descriptor
 
 
 def _take_permissions(descriptor: int, replaces: os.stat_result) -> None:

@@ -138,6 +138,7 @@ except dist.DistributedError as error:
     assert time.monotonic() - start < 10, time.monotonic() - start
     print("apart:", error)
 """
+# Beside NCCL's traffic, loads of the kernels of 1x1 expansions are late at times (expand_1x1_stages.cuh).
 IN_TURN = """
 import genesis.nn.functional as F
 from genesis import nn

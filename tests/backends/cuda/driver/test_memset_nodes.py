@@ -16,6 +16,7 @@ from cuda.bindings import driver as cu
 import genesis
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.driver.cuda_graphs import Captured
+from genesis.backends.cuda.runtime import fills
 
 KERNEL, MEMSET, COPY, FREE = (
     getattr(cu.CUgraphNodeType, f"CU_GRAPH_NODE_TYPE_{name}") for name in ("KERNEL", "MEMSET", "MEMCPY", "MEM_FREE")
@@ -159,6 +160,7 @@ def test_a_graph_that_cannot_be_changed_is_destroyed(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.gpu
 def test_replays_fill_memory_in_its_turn() -> None:
+    assert fills._kernel(0) is not None
     sizes = [1, 3, 4, 7, 1024, 1025, 250_000, 300_000]
     xs = [genesis.ones(size, device="cuda") for size in sizes]
     bytes_ = [genesis.ones(size, device="cuda", dtype=genesis.uint8) for size in sizes]

@@ -15,7 +15,7 @@ _TYPE = cu.CUgraphNodeType
 _OF_MEMORY = (_TYPE.CU_GRAPH_NODE_TYPE_MEM_ALLOC, _TYPE.CU_GRAPH_NODE_TYPE_MEM_FREE)
 _KERNEL = _TYPE.CU_GRAPH_NODE_TYPE_KERNEL
 _EARLY_PORT = 1  # CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, a macro of cuda.h
-_MOST_BYTES = 1 << 20  # of more, the driver's own way takes no longer
+_MOST_BYTES = 1 << 20  # beside longer memsets, the way to them and on counts little
 _THREADS, _WORDS_OF_BLOCK = 256, 1024
 _ARGUMENTS = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 

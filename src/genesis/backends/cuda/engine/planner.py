@@ -264,7 +264,7 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
         without: not of this name.
     """
     is_first = below is None and not without and not is_gathering()
-    if is_first and _guess_again(plan, capturing):
+    if is_first and _guess_again(plan):
         return
     slow: list[Candidate[P]] = []
     choice: Iterable[Candidate[P]] = plan.operation.candidates(plan.problem)
@@ -287,11 +287,11 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
         thread.start()
 
 
-def _guess_again(plan: Plan[P], capturing: bool) -> bool:
+def _guess_again(plan: Plan[P]) -> bool:
     """Use what was guessed before, if it is still to be had."""
     name = guesses.of(plan.problem)
     candidate = None if name is None else plan.operation.named(plan.problem, name)
-    return candidate is not None and not (capturing and candidate.builds_slowly) and _try(plan, candidate, None)
+    return candidate is not None and _try(plan, candidate, None)
 
 
 def build_guess(plan: Plan[P]) -> None:

@@ -80,7 +80,7 @@ void use() {
       others();
       if (memory[walk.stage()] != walk.tile()) fail("a warpgroup has another tile than its own");
       threadIdx.x = 32 * warp;
-      leave_stage(0, walk);
+      release_stage(0, walk);
     }
   }
   ended[group] = true;

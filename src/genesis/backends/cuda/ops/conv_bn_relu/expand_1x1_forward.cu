@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
     wait_for_tile(barriers, walk);
     multiply(sum, input, weight);
 #if !RESIDUAL
-    leave_stage(barriers, walk);
+    release_stage(barriers, walk);
 #endif
     if (threadIdx.x % 128 == 0) wait_for_reads();
     wait_for_group(group);
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       }
     }
 #if RESIDUAL
-    leave_stage(barriers, walk);
+    release_stage(barriers, walk);
 #endif
     fence_for_engines();
     wait_for_group(group);

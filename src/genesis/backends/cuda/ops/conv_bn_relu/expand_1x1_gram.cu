@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
     wgmma_commit();
     wgmma_wait<0>();
     keep(sum);
-    leave_stage(barriers, walk);
+    release_stage(barriers, walk);
   }
   const int thread = threadIdx.x - 128;
 #pragma unroll

@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_input_grad(
     wait_for_group(group);
     wgmma_wait<0>();
     keep(sum);
-    leave_stage(barriers, walk);
+    release_stage(barriers, walk);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll

@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     wgmma_commit();
     wgmma_wait<0>();
     keep(sum);
-    leave_stage(barriers, walk);
+    release_stage(barriers, walk);
   }
   float* out = partial + (long long)(2 * part + group - 1) * (g.num_inputs + 1) * g.num_outputs + column;
 #pragma unroll

@@ -19,7 +19,7 @@ __device__ __forceinline__ void wait_for_tile(u32 barriers, const Walk& walk) {
 __device__ __forceinline__ void wait_for_stage(u32 barriers, const Walk& walk) {
   barrier_wait(empty_barriers(barriers) + 8 * walk.stage(), walk.parity() ^ 1);
 }
-__device__ __forceinline__ void leave_stage(u32 barriers, const Walk& walk) {  // once by each warp
+__device__ __forceinline__ void release_stage(u32 barriers, const Walk& walk) {  // once by each warp
   if (threadIdx.x % 32 == 0) barrier_arrive(empty_barriers(barriers) + 8 * walk.stage());
 }
 

@@ -1,4 +1,4 @@
-// Which tiles a warpgroup of a staying program takes, and where they lie: STAGES of them are on the way at once.
+// The tiles of a persistent program, and where they lie: STAGES of them are on the way at once.
 #pragma once
 
 // Which of the STAGES tiles on the way is next, and the parity of its barriers in this round.
@@ -22,5 +22,6 @@ struct Walk {
       : index(start), first(program), step(programs), count(program < tiles ? (tiles - 1 - program) / programs + 1 : 0) {}
   __device__ __forceinline__ int tile() const { return first + index * step; }
   __device__ __forceinline__ int stage() const { return index % STAGES; }
+  // For who waits in every round of a stage: a parity cannot tell a round from the last but one.
   __device__ __forceinline__ unsigned parity() const { return index / STAGES & 1; }
 };

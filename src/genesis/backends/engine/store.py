@@ -64,6 +64,12 @@ class Store:
         with self._lock:
             self._put(entries, lambda problem, entry, known: True)
 
+    def is_kept(self) -> bool:
+        """Whether there is a file; if there can be none, a warning says why, once."""
+        with self._lock, self._repaired():
+            return self._open() is not None
+        return False
+
     def all(self) -> dict[str, Entry]:
         """Every entry, by the key of its problem."""
         with self._lock, self._repaired():

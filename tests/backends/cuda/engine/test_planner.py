@@ -97,6 +97,18 @@ def test_guesses_of_a_folder_that_has_gone_are_dropped(fakes: FakeFamily, tmp_pa
     assert not tmp_path.exists()
 
 
+def test_without_a_folder_nothing_is_remembered_and_one_warning_says_why(fakes: FakeFamily, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    fakes.candidates = [Fake("first", ready_made=True)]
+    with override(cache_dir=tmp_path / "file" / "folder"):
+        with pytest.warns(UserWarning, match="cannot be kept") as said:
+            assert chosen()[0] == "fake/first"
+        fakes.candidates = [Fake("second", ready_made=True)]
+        plans.forget()
+        assert chosen()[0] == "fake/second"  # without another warning, which would be an error
+    assert len(said) == 1
+
+
 def test_a_guess_counts_for_the_sources_that_made_it(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     path = platform.guesses(0).path
     monkeypatch.setattr(platform, "_sources", lambda: "genesis of tomorrow")

@@ -1,7 +1,7 @@
 """Remember the guesses of libraries: cuDNN's heuristics take milliseconds for each problem, in each process anew.
 
 They lie in a store of their own, as nothing has measured them. A guess counts for the sources that made it: a later
-Genesis may know better.
+Genesis may know better. Where plans cannot be kept, as their store says, nothing is remembered.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _lock = threading.RLock()
 
 def of(problem: Problem) -> str | None:
     """The name of the candidate that was guessed for a problem, by this process or an earlier one."""
+    if not platform.store(problem.device).is_kept():
+        return None
     store = platform.guesses(problem.device)
     with _lock:
         known = _known.get(store)
@@ -34,7 +36,7 @@ def of(problem: Problem) -> str | None:
 
 def keep(problem: Problem, candidate: AnyCandidate) -> None:
     """Remember a guess, for this process at once, for others when it ends at the latest."""
-    if of(problem) == candidate.name:
+    if of(problem) == candidate.name or not platform.store(problem.device).is_kept():
         return
     store = platform.guesses(problem.device)
     with _lock:

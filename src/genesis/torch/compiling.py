@@ -172,6 +172,18 @@ class Compiled(Target):
         return torch._dynamo.config.optimize_ddp is True and _is_on_cuda(self._model)
 
     def _first(self, *args: object, **kwargs: object) -> object:
+        tuning = self._tuning(args, kwargs)  # in a process that takes seconds to start
+        try:
+            with _without_collections():
+                return self._prepared(tuning)(*args, **kwargs)
+        finally:
+            if self._backend is not None:
+                self._backend.tuning = None
+            if tuning is not None:
+                tuning.close()
+
+    def _prepared(self, tuning: Tuning | None) -> Function:
+        """Begin all that runs beside, and return the target as Dynamo compiles it."""
         from genesis.torch import capturing
 
         how = self._how
@@ -181,18 +193,11 @@ class Compiled(Target):
             ddp_buffers.broadcast_at_once()
         if how.compiler == "inductor":
             capturing.start_compilers(steps=self._may_capture and torch.is_grad_enabled())
-        tuning = self._tuning(args, kwargs)
         capturing.watch(self.recordings)
-        self._backend = backend = capturing.Backend(self.recordings, how.compiler, how.mode, how.options, tuning)
+        self._backend = capturing.Backend(self.recordings, how.compiler, how.mode, how.options, tuning)
         target = self._plain if self._model is None else _with_code_of_its_own(self._plain)
-        self._run = torch.compile(target, backend=backend, dynamic=how.dynamic, fullgraph=how.fullgraph)
-        try:
-            with _without_collections():
-                return self._run(*args, **kwargs)
-        finally:
-            if tuning is not None:
-                backend.tuning = None
-                tuning.close()
+        self._run = torch.compile(target, backend=self._backend, dynamic=how.dynamic, fullgraph=how.fullgraph)
+        return self._run
 
     def _tuning(self, args: _Arguments, kwargs: _Keywords) -> Tuning | None:
         """The tuning of the graphs of this call; None where there is none, or it comes before them."""

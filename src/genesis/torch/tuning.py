@@ -220,18 +220,23 @@ class _UnableError(Exception):
 
 
 class _Process:
-    """The process that tunes, and the thread that tells it what to do: it takes in nothing before it has started."""
+    """The process that tunes, and the thread that tells it what to do: it takes in nothing before it has started.
+
+    The compilers that it asks are started here, beside it: that way both are ready in the time that one takes.
+    """
 
     def __init__(self, device: int | None) -> None:
         from genesis.backends.cuda.driver.compile_processes import command, search_path
 
+        self._compilers, compilers = (None, []) if device is None else _start_compilers()
         self._messages: SimpleQueue[Setting | Told | None] = SimpleQueue()
         self._connection: Connection[Setting | Told, Answer] | None = None  # None: there is no process
         mine, theirs = socket.socketpair()
+        descriptors = [each.fileno() for each in (theirs, *compilers)]
         try:
             self._process = subprocess.Popen(
-                [*command("genesis.torch.tuning_server"), str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], env={**os.environ, **search_path()}, start_new_session=True,
+                [*command("genesis.torch.tuning_server"), *map(str, descriptors)],
+                pass_fds=descriptors, env={**os.environ, **search_path()}, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             )  # fmt: skip
         except OSError as error:
@@ -242,7 +247,8 @@ class _Process:
             threading.Thread(target=self._tell, args=(self._connection,), name="genesis tuning", daemon=True).start()
             self._messages.put(_setting(device))
         finally:
-            theirs.close()
+            for each in (theirs, *compilers):
+                each.close()
 
     def tell(self, calls: Sequence[Call]) -> None:
         """Have it tune what some calls compute too."""
@@ -274,13 +280,15 @@ class _Process:
 
     def close(self) -> None:
         """End the process; what it has found is in the store."""
-        if self._connection is None:
-            return
-        self._messages.put(None)
-        self._process.kill()
-        self._connection.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PATIENCE)
+        ended = [] if self._compilers is None else [self._compilers]  # by the end of the process that has the sockets
+        if self._connection is not None:
+            self._messages.put(None)
+            self._process.kill()
+            self._connection.close()
+            ended.insert(0, self._process)
+        for process in ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
 
     def _tell(self, connection: Connection[Setting | Told, Answer]) -> None:
         while (message := self._messages.get()) is not None:
@@ -288,6 +296,19 @@ class _Process:
                 connection.send(message)
             except OSError:  # it has ended, which result() finds out
                 return
+
+
+def _start_compilers() -> tuple[subprocess.Popen[bytes] | None, list[socket.socket]]:
+    """Compilers for the process that tunes; none where it is to do without, or has to start them itself."""
+    from genesis.backends.cuda.driver.compile_processes import start_server
+    from genesis.backends.cuda.engine import builders
+
+    if settings.compilers == 0:
+        return None, []
+    try:
+        return start_server(builders.number())
+    except (OSError, ValueError):  # which it will say
+        return None, []
 
 
 def _setting(device: int | None) -> Setting:

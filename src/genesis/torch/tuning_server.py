@@ -14,7 +14,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 import torch
@@ -23,9 +23,9 @@ import genesis
 import genesis.torch.dynamo  # these register the ops
 import genesis.torch.graph_casts
 from genesis.backends.cuda.driver.compile_server import end_with_parent
-from genesis.backends.cuda.engine import planner, platform
-from genesis.backends.cuda.engine.builders import Builders, compilers
+from genesis.backends.cuda.engine import builders, guesses, planner, platform
 from genesis.settings import override
+from genesis.torch.backend import backend_of
 from genesis.torch.graph_calls import Call
 from genesis.torch.tuning_messages import FAILED, LOG, TUNED, Answer, Needed, Setting, Told, Tuned
 
@@ -79,6 +79,9 @@ def tuned(graph: _Graph) -> Tuned:
         _compile_for(fresh)
         session = _Session(graph)
         _measure(calls, session)
+        if session.outcomes:
+            _compile_for(calls)  # what is launched after that which was found
+        guesses.write()  # the parent ends this process
         num_tuned += len(session.outcomes)
         num_left = len(session.met) - len(session.outcomes)
 
@@ -102,24 +105,30 @@ def _tuned_problems() -> set[str]:
 
 
 def _compile_for(calls: Sequence[Call]) -> None:
-    """Have compiled, on all cores, what these calls launch, also where there will be no time to measure."""
+    """Have compiled, on all cores, what these calls launch, also where there will be no time to measure.
+
+    At first they compute with what needs no compiler, meanwhile what would be guessed is built, which takes longest;
+    then with that, as the parent will.
+    """
     if not genesis.cuda.is_available():
         return
-    builders = Builders(compilers())
-    _rehearsed(builders, {repr(call): call.make for call in calls})
-    guesses = [plan for plan in planner.all_plans() if plan.origin == planner.HEURISTIC]
-    _rehearsed(builders, {plan.problem.key: functools.partial(planner.build_guess, plan) for plan in guesses})
-    builders.drop()
-
-
-def _rehearsed(builders: Builders, steps: Mapping[str, Callable[[], object]]) -> None:
-    builders.rehearse(steps)
-    while builders.num_busy:
-        builders.advance(0.2)
+    jobs = builders.Builders(builders.compilers())
+    jobs.rehearse({repr(call): call.make for call in calls})
+    while True:
+        met = [plan for plan in planner.all_plans() if plan.origin == planner.HEURISTIC]
+        jobs.rehearse({plan.problem.key: functools.partial(planner.build_guess, plan) for plan in met})
+        if not jobs.num_busy:
+            break
+        jobs.advance(0.2)
+    jobs.rehearse({f"{call!r}, again": call.make for call in calls})
+    while jobs.num_busy:
+        jobs.advance(0.2)
+    jobs.drop()
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
-def main(descriptor: int) -> None:
+def main(descriptor: int, *compilers: int) -> None:
+    """Serve a parent, and have these compilers work; none: start some."""
     threading.Thread(target=end_with_parent, args=(descriptor,), daemon=True).start()
     connection: Connection[Answer, Setting | Told] = Connection(descriptor)
     setting = connection.recv()
@@ -128,19 +137,22 @@ def main(descriptor: int) -> None:
         _relay_to(connection)
     genesis.set_float32_precision(setting.precision)
     with override(cache_dir=setting.cache_dir, **setting.settings), contextlib.suppress(EOFError):
-        obstacle = _prepare(setting.device)
+        obstacle = _prepare(setting.device, compilers)
         while True:
             _serve(connection, obstacle)
 
 
-def _prepare(device: int | None) -> str:
-    """Make ready the device and the compilers. Returns: why that is not possible."""
+def _prepare(device: int | None, compilers: Sequence[int]) -> str:
+    """Make ready the device, its ops and the compilers. Returns: why that is not possible."""
     try:
+        if compilers:
+            builders.adopt(compilers)
         if device is not None:
             torch.cuda.set_device(device)
             torch.zeros(1, device="cuda")
         if genesis.cuda.is_available():
-            compilers().start()
+            builders.compilers().start()
+            backend_of("cuda")
             # Until this process ends, problems are only noted outside tuned(), and the compilers stay.
             planner.begin(planner.Session(math.inf, gathers=True, resumes=False))
     except Exception as error:  # a device that is another process' alone, or full
@@ -176,4 +188,4 @@ def _relay_to(connection: Connection[Answer, Setting | Told]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

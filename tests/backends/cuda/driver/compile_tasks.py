@@ -23,6 +23,10 @@ def write_state(path: Path) -> None:
     path.write_text(f"{devices} {'torch' in sys.modules} {settings.cache_dir} {knobs.cache.dir} {os.getpid()}")
 
 
+def write_modules(path: Path) -> None:
+    path.write_text("\n".join(sys.modules))
+
+
 def write_pid_and_sleep(path: Path, seconds: float) -> None:
     path.with_suffix(".part").write_text(f"{os.getpid()} {os.getppid()}")
     path.with_suffix(".part").rename(path)

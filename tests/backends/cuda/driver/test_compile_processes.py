@@ -22,7 +22,7 @@ from genesis.backends.cuda.driver.triton_driver import compile_kernel
 from genesis.backends.cuda.nvrtc.program import Program
 from genesis.backends.cuda.ops.indexing import kernels
 from genesis.settings import override
-from tests.backends.cuda.driver.compile_tasks import die, fail, write_state, write_text
+from tests.backends.cuda.driver.compile_tasks import die, fail, write_modules, write_state, write_text
 
 AnyCompilers = Processes | Threads
 SPECIMEN = kernels.SPECIMENS[0]
@@ -95,6 +95,26 @@ def test_workers_hold_no_device_and_use_the_caches_of_the_moment(processes: Proc
     finish(processes, processes.submit(Request.of("state", write_state, path)))
     assert path.read_text().rpartition(" ")[0] == f"[] False {empty_caches}/genesis {empty_caches}/triton"
     assert int(path.read_text().split()[-1]) != os.getpid()
+
+
+def test_workers_begin_with_what_compiling_imports(tmp_path: Path) -> None:
+    pool = Processes(1)
+    path = tmp_path / "modules"
+    finish(pool, pool.submit(Request.of("modules", write_modules, path)))
+    assert {"triton.compiler.code_generator", "cuda.bindings.nvrtc"} <= set(path.read_text().split())
+    pool.close()
+
+
+def test_workers_that_another_process_started_are_taken_over(tmp_path: Path) -> None:
+    server, sockets = compile_processes.start_server(2)
+    pool = Processes(2, [each.detach() for each in sockets])
+    finish(pool, *[pool.submit(Request.of(i, write_text, tmp_path / str(i), "done")) for i in range(4)])
+    assert pool._server is None, "none was started besides"
+    pool.close()
+    assert server.wait(10) == 0, "they end with their sockets"
+    finish(pool, pool.submit(Request.of(4, write_text, tmp_path / "4", "done")))  # by others
+    pool.close()
+    assert {path.name for path in tmp_path.iterdir()} == set("01234")
 
 
 def test_what_dies_is_lost_and_the_others_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

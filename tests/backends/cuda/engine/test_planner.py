@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import shutil
 import threading
 import weakref
@@ -69,6 +70,16 @@ def test_a_librarys_guess_is_asked_for_once(fakes: FakeFamily, monkeypatch: pyte
     assert again() == "fake/second"
 
 
+def test_what_another_process_has_guessed_meanwhile_is_found(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("first", ready_made=True), Fake("second", ready_made=True)]
+    assert chosen()[0] == "fake/first"
+    guesses.write()
+    platform.guesses(0).put(PROBLEM.key, Entry("fake/second", math.inf, 0.0, 0, complete=False))
+    assert chosen()[0] == "fake/first"
+    plans.forget_guesses()
+    assert chosen()[0] == "fake/second"
+
+
 def test_a_guess_that_is_no_longer_to_be_had(fakes: FakeFamily) -> None:
     fakes.candidates = [Fake("gone", ready_made=True)]
     assert chosen()[0] == "fake/gone"
@@ -80,11 +91,15 @@ def test_a_guess_that_is_no_longer_to_be_had(fakes: FakeFamily) -> None:
 
 
 @pytest.mark.parametrize("slow", [True, False])
-def test_guesses_that_are_not_remembered(fakes: FakeFamily, slow: bool) -> None:
+@pytest.mark.parametrize("ahead", [True, False])
+def test_guesses_that_are_not_remembered(fakes: FakeFamily, slow: bool, ahead: bool) -> None:
     """Our own kernels', which cost nothing; and where a better one is built in the background."""
     fakes.candidates = [*([Fake("better", slow=True)] if slow else []), Fake("quick", ready_made=slow), Fake("other")]
-    chosen()
-    plans.settle()
+    if ahead:
+        plans.build_guess(CONV.plan(PROBLEM))
+    else:
+        chosen()
+        plans.settle()
     fakes.candidates = [Fake("other")]
     assert again() == "fake/other"
 
@@ -294,7 +309,17 @@ def test_a_guess_is_built_ahead(fakes: FakeFamily, monkeypatch: pytest.MonkeyPat
         Fake("late"),
     ]  # fmt: skip
     monkeypatch.setattr(Fake, "prepare", watched)
-    plans.build_guess(CONV.plan(PROBLEM))
+    plan = CONV.plan(PROBLEM)
+    plans.build_guess(plan)
     assert prepared == ["fake/refused", "fake/good"]
+    assert plan.candidate is not None
+    assert (plan.candidate.name, plan.origin) == ("fake/good", plans.HEURISTIC)
     fakes.candidates = fakes.candidates[1:]
     assert chosen() == ("fake/good", plans.HEURISTIC)
+
+
+def test_a_librarys_guess_that_is_built_ahead_is_remembered(fakes: FakeFamily) -> None:
+    fakes.candidates = [Fake("first", ready_made=True), Fake("second", ready_made=True)]
+    plans.build_guess(CONV.plan(PROBLEM))
+    fakes.candidates.reverse()
+    assert again() == "fake/first"

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
@@ -30,15 +31,16 @@ _pools: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
 class Processes:
-    """Workers that are started with the first request."""
+    """Workers that are started with the first request, unless there are some."""
 
     apart = True  # what is compiled does not disturb what this process measures
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, sockets: Sequence[int] = ()) -> None:
+        """sockets: of workers that another process has started for this one."""
         self.number = number
         self.is_broken = False  # no process could be started
         self._server: subprocess.Popen[bytes] | None = None
-        self._workers: list[_Worker] = []
+        self._workers = [_Worker(Connection(each)) for each in sockets]
         self._queue: collections.deque[Ticket] = collections.deque()
         self._began = False  # one of the workers has said so
         _pools.add(self)
@@ -49,22 +51,12 @@ class Processes:
             return
         self._reap()
         self._began = False
-        pairs = []
         try:
-            pairs = [socket.socketpair() for _ in range(self.number)]
-            theirs = [their.fileno() for _, their in pairs]
-            self._server = subprocess.Popen(
-                [*command(_SERVER), *map(str, theirs)], pass_fds=theirs, env=_environment(), start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=None if settings.debug >= 1 else subprocess.DEVNULL,
-            )  # fmt: skip
-            self._workers = [_Worker(Connection(mine.detach())) for mine, _ in pairs]
+            self._server, sockets = start_server(self.number)
         except (OSError, ValueError) as error:
             self._give_up(str(error))
-        finally:
-            for pair in pairs:
-                for each in pair:
-                    each.close()  # what was detached stays open
+        else:
+            self._workers = [_Worker(Connection(each.detach())) for each in sockets]
 
     def submit(self, request: Request) -> Ticket:
         """The ticket of a request; done at once where it cannot leave this process."""
@@ -174,6 +166,30 @@ class Processes:
             worker.connection.close()
         self._workers, self._server = [], None
         self._queue.clear()
+
+
+def start_server(number: int) -> tuple[subprocess.Popen[bytes], list[socket.socket]]:
+    """Start so many workers. They end when their sockets close, and the server, which is returned too, after them.
+
+    Raises: OSError or ValueError: that is not possible.
+    """
+    pairs = []
+    try:
+        pairs = [socket.socketpair() for _ in range(number)]
+        theirs = [their.fileno() for _, their in pairs]
+        server = subprocess.Popen(
+            [*command(_SERVER), *map(str, theirs)], pass_fds=theirs, env=_environment(), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=None if settings.debug >= 1 else subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, ValueError):
+        for mine, _ in pairs:
+            mine.close()
+        raise
+    finally:
+        for _, their in pairs:
+            their.close()
+    return server, [mine for mine, _ in pairs]
 
 
 class _Worker:

@@ -1,4 +1,4 @@
-"""The process that compiles: it imports Triton once, and forks a worker for each of the sockets that it was given.
+"""The process that compiles: it loads the compilers once, and forks a worker for each of the sockets that it was given.
 
 It holds no CUDA context and never asks for a device. Workers end with their parent, whatever ends that: its end of the
 socket closes. They get no Ctrl-C, since they are a session of their own, and end when they have long had nothing to do.
@@ -29,11 +29,10 @@ def main(descriptors: Sequence[int]) -> None:
     """Serve until the last worker has ended, then remove what killed compilers have left in the temporary folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICE)
-    from genesis.backends.cuda.driver import triton_driver  # noqa: F401  (once for all workers: it takes long)
-
-    gc.freeze()
     with tempfile.TemporaryDirectory(prefix="genesis-compile-") as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder
+        _warm_up(folder)
+        gc.freeze()
         for descriptor in descriptors:
             if os.fork() == 0:
                 _work(descriptor, [other for other in descriptors if other != descriptor])
@@ -42,6 +41,16 @@ def main(descriptors: Sequence[int]) -> None:
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.wait()
+
+
+def _warm_up(folder: str) -> None:
+    """Compile something with each compiler: the first kernel of a process takes a second more than the next."""
+    from genesis.backends.cuda.driver import nvrtc, triton_driver
+
+    with contextlib.suppress(Exception):  # whoever compiles in earnest gets the error
+        triton_driver.warm_up(folder)
+    with contextlib.suppress(Exception):
+        nvrtc.compile_cubin("__global__ void nothing() {}", "nothing.cu", "sm_90", (), (), ())
 
 
 def _work(descriptor: int, others: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.driver.compile_processes import Processes, Threads
@@ -45,6 +45,13 @@ def compilers() -> AnyCompilers:
         elif _shared.is_broken:
             _shared = Threads(number())
         return _shared
+
+
+def adopt(sockets: Sequence[int]) -> None:
+    """Take over compilers that another process has started for this one, which has none yet."""
+    global _shared
+    with _lock:
+        _shared = Processes(len(sockets), sockets)
 
 
 def close() -> None:

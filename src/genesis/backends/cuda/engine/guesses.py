@@ -47,6 +47,13 @@ def keep(problem: Problem, candidate: AnyCandidate) -> None:
             write()
 
 
+def read_again() -> None:
+    """Another process may have guessed meanwhile."""
+    with _lock:
+        write()
+        _known.clear()
+
+
 def write() -> None:
     """Write down what waits for it; nothing where a cache folder has gone since."""
     with _lock:

@@ -78,6 +78,7 @@ def forget_guesses() -> None:
     with _lock:
         for problem in [problem for problem, each in _plans.items() if each.origin == HEURISTIC]:
             del _plans[problem]
+        guesses.read_again()
         forget_calls()
 
 
@@ -295,10 +296,15 @@ def _guess_again(plan: Plan[P]) -> bool:
 
 
 def build_guess(plan: Plan[P]) -> None:
-    """Build what computes a problem that has not been measured, so that another process finds its kernel compiled."""
-    other = plan.operation.plan(plan.problem)
+    """Build what would compute a problem if nothing measured it, and compute it so from now on. Other processes find
+    the kernel compiled, or the guess remembered."""
+    is_best = True
     for candidate in plan.operation.candidates(plan.problem):
-        if not candidate.builds_slowly and _try(other, candidate, None):
+        if candidate.builds_slowly:
+            is_best = False
+        elif _try(plan, candidate, None):
+            if is_best and candidate.is_ready_made:
+                guesses.keep(plan.problem, candidate)
             return
 
 

@@ -81,7 +81,7 @@ def compile_kernel(kernel: JITFunction, signature: Signature, compute_capability
 
 
 @triton.jit
-def _copy_one_kernel(y_ptr, x_ptr):
+def _copy_one_kernel(y_ptr, x_ptr):  # type: ignore[no-untyped-def]
     tl.store(y_ptr, tl.load(x_ptr))
 
 

@@ -23,7 +23,8 @@ import genesis
 import genesis.torch.dynamo  # these register the ops
 import genesis.torch.graph_casts
 from genesis.backends.cuda.driver.compile_server import end_with_parent
-from genesis.backends.cuda.engine import builders, guesses, planner, platform
+from genesis.backends.cuda.engine import builders, planner, platform
+from genesis.backends.cuda.engine.problem import Problem
 from genesis.settings import override
 from genesis.torch.backend import backend_of
 from genesis.torch.graph_calls import Call
@@ -68,28 +69,55 @@ class _Session(planner.Session):
 def tuned(graph: _Graph) -> Tuned:
     """Tune what a graph's calls compute until it is needed. Raises: what one of the calls raises."""
     calls: list[Call] = []
-    num_tuned = num_left = 0
+    met: set[Problem] = set()  # that the store did not know
+    num_tuned = 0
     while True:
         while not (graph.fresh or graph.is_needed):
             graph.take()
         if not graph.fresh:
+            num_left = sum(not _is_stored(problem) for problem in met)
             return Tuned(num_tuned, num_left, sorted(_tuned_problems()))
         fresh, graph.fresh = graph.fresh, []
         calls += fresh
-        _compile_for(fresh)
+        met |= _compile_for(fresh)
         session = _Session(graph)
         _measure(calls, session)
+        num_tuned += len(session.outcomes)
         if session.outcomes:
             _compile_for(calls)  # what is launched after that which was found
-        guesses.write()  # the parent ends this process
-        num_tuned += len(session.outcomes)
-        num_left = len(session.met) - len(session.outcomes)
+
+
+def _compile_for(calls: Sequence[Call]) -> set[Problem]:
+    """Have compiled, on all cores, what these calls launch, also where there will be no time to measure.
+
+    Returns: the problems that the store does not know.
+    """
+    if not genesis.cuda.is_available():
+        return set()
+    jobs = builders.Builders(builders.compilers())
+    session = planner.Session(math.inf, gathers=True, resumes=False, rehearses=True)
+    planner.begin(session)
+    try:
+        jobs.rehearse({repr(call): call.make for call in calls})
+        while True:
+            guessed = [plan for plan in planner.all_plans() if plan.origin == planner.HEURISTIC]
+            jobs.rehearse({plan.problem.key: functools.partial(planner.build_guess, plan) for plan in guessed})
+            if not jobs.num_busy:
+                return set(session.met)
+            jobs.advance(0.2)
+    finally:
+        jobs.drop()
+        planner.end(session)
+        planner.forget_guesses()  # some of which compute nothing
 
 
 def _measure(calls: Sequence[Call], session: _Session) -> None:
+    """Tune what these calls compute, if there is time: libraries take theirs to name what they have."""
     planner.begin(session)
     try:
         for call in calls:
+            if time.monotonic() >= session.deadline():
+                return
             call.make()
         if genesis.cuda.is_available():
             planner.share_out(session)
@@ -100,30 +128,11 @@ def _measure(calls: Sequence[Call], session: _Session) -> None:
 def _tuned_problems() -> set[str]:
     """Keys of all problems that this process has met and the store knows: others that it met have no say in whether
     some calls were tuned."""
-    met = [plan.problem for plan in planner.all_plans()]
-    return {each.key for each in met if platform.store(each.device).get(each.key) is not None}
+    return {plan.problem.key for plan in planner.all_plans() if _is_stored(plan.problem)}
 
 
-def _compile_for(calls: Sequence[Call]) -> None:
-    """Have compiled, on all cores, what these calls launch, also where there will be no time to measure.
-
-    At first they compute with what needs no compiler, meanwhile what would be guessed is built, which takes longest;
-    then with that, as the parent will.
-    """
-    if not genesis.cuda.is_available():
-        return
-    jobs = builders.Builders(builders.compilers())
-    jobs.rehearse({repr(call): call.make for call in calls})
-    while True:
-        met = [plan for plan in planner.all_plans() if plan.origin == planner.HEURISTIC]
-        jobs.rehearse({plan.problem.key: functools.partial(planner.build_guess, plan) for plan in met})
-        if not jobs.num_busy:
-            break
-        jobs.advance(0.2)
-    jobs.rehearse({f"{call!r}, again": call.make for call in calls})
-    while jobs.num_busy:
-        jobs.advance(0.2)
-    jobs.drop()
+def _is_stored(problem: Problem) -> bool:
+    return platform.store(problem.device).get(problem.key) is not None
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

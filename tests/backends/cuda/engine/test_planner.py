@@ -16,6 +16,7 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver.deferred import NotCompiledYet, Request, Ticket, deferring, require
 from genesis.backends.cuda.engine import guesses, platform
 from genesis.backends.cuda.engine import plan as plan_module
 from genesis.backends.cuda.engine import planner as plans
@@ -323,3 +324,53 @@ def test_a_librarys_guess_that_is_built_ahead_is_remembered(fakes: FakeFamily) -
     plans.build_guess(CONV.plan(PROBLEM))
     fakes.candidates.reverse()
     assert again() == "fake/first"
+
+
+class Compilers:
+    """They compile when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Ticket] = []
+
+    def submit(self, request: Request) -> Ticket:
+        self.asked.append(Ticket(request))
+        return self.asked[-1]
+
+
+def test_a_rehearsal_asks_for_all_kernels_at_once(
+    fakes: FakeFamily, simulated: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For what is launched after a guess too, whose result has its layout and is not computed until it is compiled."""
+    fakes.candidates = [Fake("library", ready_made=True), Fake("guess")]
+    fakes.candidates.reverse()
+    prepare = Fake.prepare
+
+    def lacking(self: Fake, problem: ConvProblem) -> Launch:
+        if self.name == "fake/guess":
+            require(Request.of(self.name, str, self.name))
+        return prepare(self, problem)
+
+    monkeypatch.setattr(Fake, "prepare", lacking)
+    compilers, tickets = Compilers(), {}
+    session = plans.Session(60.0, gathers=True, rehearses=True)
+    operands = arrays(simulated)
+    plans.begin(session)
+    try:
+        with deferring(compilers, tickets):
+            y = run(simulated, *operands)
+            (plan,) = plans.all_plans()
+            assert (plan.candidate.name, plan.origin) == ("fake/guess", plans.HEURISTIC)
+            assert [ticket.request.name for ticket in compilers.asked] == ["str"]
+            with pytest.raises(NotCompiledYet):
+                plans.build_guess(plan)
+            for ticket in compilers.asked:
+                ticket.done = True
+            plans.build_guess(plan)
+            computed = run(simulated, *operands)
+    finally:
+        plans.end(session)
+    assert list(session.met) == [PROBLEM]
+    assert y.shape == computed.shape
+    plans.forget_guesses()
+    assert plans.all_plans() == []
+    assert (simulated.to_cpu(computed) == simulated.to_cpu(run(simulated, *operands))).all()

@@ -52,6 +52,11 @@ class Plan(Generic[P]):
         if settings.debug >= 1:
             print(f"genesis: {self.problem}: {candidate.name} ({origin})", file=sys.stderr)
 
+    def use_nothing(self, candidate: Candidate[P]) -> None:
+        """Stand for this candidate, which has no kernel yet: results have its layout, and are not computed."""
+        workspace, moments = candidate.workspace(self.problem), self._moments(candidate)
+        self.candidate, self.ready = candidate, Ready(candidate, _compute_nothing, workspace, moments)
+
     def _built(self, candidate: Candidate[P]) -> Ready:
         problem, moments = self.problem, self._moments(candidate)
         return Ready(candidate, candidate.prepare(problem), candidate.workspace(problem), moments)
@@ -65,3 +70,7 @@ class Plan(Generic[P]):
         """Bytes of scratch memory."""
         assert self.ready is not None
         return self.ready.workspace
+
+
+def _compute_nothing(stream: int, /, *addresses: int) -> None:
+    """A launch without a kernel."""

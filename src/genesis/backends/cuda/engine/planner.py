@@ -20,6 +20,7 @@ from typing import Any
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError
+from genesis.backends.cuda.driver.deferred import NotCompiledYet
 from genesis.backends.cuda.engine import builders, guesses, platform, progress, rounds, tuner
 from genesis.backends.cuda.engine.candidate import AnyCandidate, Candidate, P
 from genesis.backends.cuda.engine.operation import Operation
@@ -114,14 +115,18 @@ class Session:
 
     One that gathers only notes them, and how often they are computed; its time begins with share_out(). One that does
     not resume leaves out what the store knows, also where the time was up before the last candidate.
+
+    One that gathers and rehearses wants no results, only that all kernels are asked for at once: what would be guessed
+    computes nothing as long as its kernel is not compiled, so that whatever is launched after it need not wait for it.
     """
 
     def __init__(
-        self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False, resumes: bool = True
-    ) -> None:
+        self, seconds: float, progress: tuner.Progress | None = None, gathers: bool = False, resumes: bool = True,
+        rehearses: bool = False,
+    ) -> None:  # fmt: skip
         self.seconds, self.began = seconds, time.monotonic()
         self.progress = progress
-        self.gathers, self.resumes = gathers, resumes
+        self.gathers, self.resumes, self.rehearses = gathers, resumes, rehearses
         self.met: dict[Problem, AnyPlan] = {}  # while gathering
         self.counts: collections.Counter[Problem] = collections.Counter()
         self.outcomes: list[AnyOutcome] = []
@@ -170,6 +175,10 @@ def share_out(session: Session) -> None:
 def is_gathering() -> bool:
     """Does a session count the calls of plan()?"""
     return bool(_sessions) and _sessions[-1].gathers
+
+
+def _is_rehearsing() -> bool:
+    return is_gathering() and _sessions[-1].rehearses
 
 
 def when_choosing_anew(forget_calls: Callable[[], None]) -> None:
@@ -258,7 +267,8 @@ def _take(plan: Plan[P], contest: tuner.Contest[P]) -> None:
 def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, without: str = "") -> None:
     """The first candidate that builds; slower ones are built meanwhile, unless a CUDA graph is being captured.
 
-    Where problems are only gathered, it is the first that needs no compiler: measurements are to come soon.
+    Where problems are only gathered, it is the first that needs no compiler: measurements are to come soon. In a
+    rehearsal the first may be yet to be compiled.
 
     Args:
         below: only with less scratch memory than so many bytes.
@@ -269,13 +279,13 @@ def _guess(plan: Plan[P], capturing: bool = False, below: int | None = None, wit
         return
     slow: list[Candidate[P]] = []
     choice: Iterable[Candidate[P]] = plan.operation.candidates(plan.problem)
-    if is_gathering():
+    if is_gathering() and not _is_rehearsing():
         ready_made = (each for each in plan.operation.candidates(plan.problem) if each.is_ready_made)
         choice = itertools.chain(itertools.islice(ready_made, 1), choice)
     for candidate in choice:
         if candidate.builds_slowly and (capturing or not settings.deterministic):
             slow.append(candidate)
-        elif candidate.name != without and _try(plan, candidate, below):
+        elif candidate.name != without and _try(plan, candidate, below, _is_rehearsing()):
             break
     else:
         raise KernelError(f"{plan.problem}: no kernel can be built for it")
@@ -328,7 +338,8 @@ def _improve(plan: Plan[P], slow: Sequence[Candidate[P]]) -> None:
                     return
 
 
-def _try(plan: Plan[P], candidate: Candidate[P], below: int | None) -> bool:
+def _try(plan: Plan[P], candidate: Candidate[P], below: int | None, or_nothing: bool = False) -> bool:
+    """Use a candidate. or_nothing: where its kernel is to be compiled elsewhere, compute nothing instead."""
     try:
         num_bytes = candidate.workspace(plan.problem)
         if num_bytes > workspace_limit() or (below is not None and num_bytes >= below):
@@ -336,6 +347,10 @@ def _try(plan: Plan[P], candidate: Candidate[P], below: int | None) -> bool:
         plan.use(candidate, HEURISTIC)
     except KernelError:
         return False
+    except NotCompiledYet:
+        if not or_nothing:
+            raise
+        plan.use_nothing(candidate)
     return True
 
 

@@ -8,6 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from genesis.backends import get
+from genesis.backends.cpu import conv, replay
+from genesis.backends.cpu.x86.packed import BlockedPlan
+from genesis.backends.cpu.x86.problem import Problem
 from genesis.records import ConvGeometry, NormOptions, NormState, SavedConvNorm
 from tests.fused_activations import FUNCTIONS, activated
 
@@ -66,3 +69,40 @@ def test_as_near_float64_as_separate_layers(activation: str | None, mean: float)
                     worst[name][place] += distance(values[place], values[2])
     for name, (mine, theirs_) in worst.items():
         assert mine <= 2 * theirs_ + FLOOR, (name, mine, theirs_)
+
+
+SHAPES = {"3×3": (8, 3, 1, 1), "groups": (8, 3, 1, 2), "depthwise": (8, 3, 1, 8), "1×1": (8, 1, 1, 1),
+          "1×1, stride": (8, 1, 2, 1), "long sums": (48, 3, 1, 1)}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernels", ["ours", "oneDNN", "oneDNN, measured", "oneDNN, replayed"])
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("activation", [None, *FUNCTIONS])
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_not_a_number_stays_so_in_inference(
+    name: str, activation: str | None, has_residual: bool, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor's max and min, by which oneDNN applies a ReLU to a convolution, would make numbers of it."""
+    channels, size, stride, groups = SHAPES[name]
+    geometry = ConvGeometry((stride, stride), (size // 2, size // 2), (1, 1), groups)
+    torch.manual_seed(0)
+    x = torch.randn(1, channels, 9, 9).contiguous(memory_format=torch.channels_last)
+    x[0, 0, 4, 4] = float("nan")
+    weight = torch.randn(16, channels // groups, size, size)
+    exact = torch.conv2d(x, weight, None, *geometry)
+    residual = torch.randn(exact.shape).contiguous(memory_format=torch.channels_last) if has_residual else None
+    assert exact.isnan().any()
+    assert not exact.isnan().all()
+    if kernels == "oneDNN, measured":
+        shapes = tuple(x.shape), x.stride(), tuple(weight.shape)
+        found = BlockedPlan(Problem(*shapes, geometry, False, has_residual, activation), weight, None).run(x, residual)
+    else:
+        if kernels != "ours":
+            monkeypatch.setattr(conv, "is_supported", lambda *args: False)
+        packed = conv.conv_prepack(weight, None, tuple(x.shape), geometry)
+        operands = x, packed, residual, activation
+        replayed = replay.prepare("conv_prepacked", operands) if kernels == "oneDNN, replayed" else None
+        found = conv.conv_prepacked(*operands) if replayed is None else replayed(x)
+    assert torch.equal(found.isnan(), exact.isnan())
+    expected = exact if residual is None else exact + residual
+    torch.testing.assert_close(found, activated(expected, activation), rtol=1e-4, atol=1e-4, equal_nan=True)

@@ -341,23 +341,23 @@ def conv_prepacked(
     input = _channels_last(input)
     stride, padding, dilation, groups = p.geometry
     geometry = (padding, stride, dilation, groups)  # in oneDNN's order
-    unary, left = fused_activation.pointwise(activation)
     if p.parts:
-        y = sums.packed(input, p.parts, p.bias, residual, "relu" if activation == "relu" else None, geometry)
-        return y if activation in (None, "relu") else fused_activation.apply_in_place(y, activation)
+        y = sums.packed(input, p.parts, p.bias, geometry)
+        y = y if residual is None else y.add_(residual)
+        return y if activation is None else fused_activation.apply_in_place(y, activation)
     tiles = p.winograd if p.winograd is not None and input.shape == p.winograd.input_shape else None
     if tiles is not None or not p.weight.is_mkldnn:
         y = torch.conv2d(input, p.weight, p.bias, *p.geometry) if tiles is None else winograd.convolve(input, tiles)
         y = y if residual is None else y.add_(residual)
         return y if activation is None else fused_activation.apply_in_place(y, activation)
     if residual is None:
+        unary, left = fused_activation.pointwise(activation)
         y = mkldnn._convolution_pointwise(input, p.weight, p.bias, *geometry, *unary)
         return y if left is None else fused_activation.apply_in_place(y, left)
     y = mkldnn._convolution_pointwise.binary(
-        input, _channels_last(residual), p.weight, p.bias, *geometry, "add", 1.0,
-        "relu" if activation == "relu" else None, [], "",
-    )  # fmt: skip
-    return y if activation in (None, "relu") else fused_activation.apply_in_place(y, activation)
+        input, _channels_last(residual), p.weight, p.bias, *geometry, "add", 1.0, None, [], ""
+    )
+    return y if activation is None else fused_activation.apply_in_place(y, activation)
 
 
 def _direct(input: Tensor, conv: PackedConv, residual: Tensor | None, activation: str | None) -> Tensor:

@@ -21,7 +21,8 @@ class _Kernels(NamedTuple):
     Attributes:
         forward: (x, number) → y; in place if the derivative is known by y.
         backward: (grad, y if the derivative is known by it, else x, number) → the gradient of x.
-        pointwise: (number) → name, numbers and algorithm of it as oneDNN applies it after a convolution.
+        pointwise: (number) → name, numbers and algorithm of it as oneDNN applies it after a convolution. None where it
+            would compare by the processor's max and min, which make a number of a NaN: of ReLU, ReLU6 and Hardsigmoid.
     """
 
     forward: Callable[[Tensor, float], Tensor]
@@ -30,13 +31,9 @@ class _Kernels(NamedTuple):
 
 
 _KERNELS = {
-    "relu": _Kernels(
-        lambda x, _: x.relu_(), lambda grad, y, _: aten.threshold_backward(grad, y, 0),
-        lambda _: ("relu", [], ""),
-    ),
+    "relu": _Kernels(lambda x, _: x.relu_(), lambda grad, y, _: aten.threshold_backward(grad, y, 0)),
     "relu6": _Kernels(
-        lambda x, _: F.hardtanh_(x, 0.0, 6.0), lambda grad, y, _: aten.hardtanh_backward(grad, y, 0.0, 6.0),
-        lambda _: ("hardtanh", [0.0, 6.0], ""),
+        lambda x, _: F.hardtanh_(x, 0.0, 6.0), lambda grad, y, _: aten.hardtanh_backward(grad, y, 0.0, 6.0)
     ),
     "leaky_relu": _Kernels(
         lambda x, slope: F.leaky_relu_(x, slope) if slope > 0.0 else F.leaky_relu(x, slope),
@@ -56,10 +53,7 @@ _KERNELS = {
         lambda x, _: F.hardswish(x), lambda grad, x, _: aten.hardswish_backward(grad, x),
         pointwise=lambda _: ("hardswish", [], ""),
     ),
-    "hardsigmoid": _Kernels(
-        lambda x, _: F.hardsigmoid(x), lambda grad, x, _: aten.hardsigmoid_backward(grad, x),
-        pointwise=lambda _: ("hardsigmoid", [], ""),
-    ),
+    "hardsigmoid": _Kernels(lambda x, _: F.hardsigmoid(x), lambda grad, x, _: aten.hardsigmoid_backward(grad, x)),
     "sigmoid": _Kernels(lambda x, _: x.sigmoid_(), lambda grad, y, _: aten.sigmoid_backward(grad, y)),
     "tanh": _Kernels(lambda x, _: x.tanh_(), lambda grad, y, _: aten.tanh_backward(grad, y)),
 }  # fmt: skip

@@ -71,12 +71,12 @@ def _conv_prepacked(
     if residual is not None or packed.winograd is not None or not packed.weight.is_mkldnn:
         return None
     unary, left = fused_activation.pointwise(activation)
-    if left is not None:
-        return None
     weight, bias = packed.weight, packed.bias
     stride, padding, dilation, groups = packed.geometry
     options: tuple[object, ...] = (padding, stride, dilation, groups, *unary)
-    return _ordered(input, lambda x: _pointwise(x, weight, bias, *options))
+    if left is None:
+        return _ordered(input, lambda x: _pointwise(x, weight, bias, *options))
+    return _ordered(input, lambda x: fused_activation.apply_in_place(_pointwise(x, weight, bias, *options), left))
 
 
 def _direct(input: Tensor, packed: DirectWeight, residual: Tensor | None, activation: str | None) -> Prepared | None:

@@ -51,7 +51,7 @@ def forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGe
     first_input, *other_inputs = _split_input(input, groups, first.shape[1])
     y = torch.conv2d(first_input, first, bias, *geometry)
     for part, its_weight in zip(other_inputs, others, strict=True):
-        _add(y, part, its_weight, (padding, stride, dilation, groups), None)
+        _add(y, part, its_weight, (padding, stride, dilation, groups))
     return y
 
 
@@ -64,19 +64,14 @@ def input_grad(grad: Tensor, weight: Tensor, input_shape: Shape, geometry: ConvG
 
 
 def packed(
-    input: Tensor, weights: Sequence[Tensor], bias: Tensor | None, residual: Tensor | None, activation: str | None,
-    geometry: tuple[Pair, Pair, Pair, int],
-) -> Tensor:  # fmt: skip
+    input: Tensor, weights: Sequence[Tensor], bias: Tensor | None, geometry: tuple[Pair, Pair, Pair, int]
+) -> Tensor:
     """With the parts of a weight, each reordered for oneDNN; geometry is padding, stride, dilation, groups."""
-    parts = _split_input(input, geometry[-1], weights[0].shape[1])
-    y = mkldnn._convolution_pointwise(parts[0], weights[0], bias, *geometry, "none", [], "")
-    last = len(parts) - 1
-    for index in range(1, last + 1):
-        activated = activation == "relu" and residual is None and index == last
-        _add(y, parts[index], weights[index], geometry, "relu" if activated else None)
-    if residual is not None:
-        y.add_(residual)
-    return y.relu_() if activation == "relu" and (residual is not None or last == 0) else y
+    first, *others = _split_input(input, geometry[-1], weights[0].shape[1])
+    y = mkldnn._convolution_pointwise(first, weights[0], bias, *geometry, "none", [], "")
+    for part, its_weight in zip(others, weights[1:], strict=True):
+        _add(y, part, its_weight, geometry)
+    return y
 
 
 def split(weight: Tensor) -> list[Tensor]:
@@ -94,9 +89,9 @@ def _split_input(input: Tensor, groups: int, channels: int) -> list[Tensor]:
     return [_last(part.flatten(1, 2)) for part in parts]
 
 
-def _add(y: Tensor, input: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair, int], unary: str | None) -> None:
-    """y = unary(y + convolution), in place."""
-    mkldnn._convolution_pointwise_.binary(y, input, weight, None, *geometry, "add", 1.0, unary, [], "")
+def _add(y: Tensor, input: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair, int]) -> None:
+    """y += convolution."""
+    mkldnn._convolution_pointwise_.binary(y, input, weight, None, *geometry, "add", 1.0, None, [], "")
 
 
 @functools.cache

@@ -228,11 +228,10 @@ class BlockedPlan:
             unary, left = fused_activation.pointwise(self._activation)
             y = mkldnn._convolution_pointwise(x, self._weight, self._bias, *self._options, *unary)
             return y if left is None else fused_activation.apply(y, left)[0]
-        is_relu = self._activation == "relu"
         y = mkldnn._convolution_pointwise.binary(
-            x, residual, self._weight, self._bias, *self._options, "add", 1.0, "relu" if is_relu else None, [], ""
+            x, residual, self._weight, self._bias, *self._options, "add", 1.0, None, [], ""
         )
-        return y if self._activation is None or is_relu else fused_activation.apply(y, self._activation)[0]
+        return y if self._activation is None else fused_activation.apply(y, self._activation)[0]
 
 
 class ProductPlan:

@@ -12,6 +12,7 @@ import torch
 import genesis
 from tests.conformance import second_order
 from tests.conformance.opinfo import ITS_WARNINGS, NAMES, OPS
+from tests.draws import needs_equal_draws
 
 REFUSED = {"prod", "nn.functional.ctc_loss"}  # samples that are refused by name
 NOT_COMPARED = {"nn.functional.linear_cross_entropy"}  # PyTorch's computes its gradients in the forward, as constants
@@ -128,6 +129,7 @@ PROGRAMS: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
+@needs_equal_draws
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_programs(program: Callable[[Any], Any]) -> None:
     for mine, other in zip(program(genesis), program(torch), strict=True):

@@ -19,6 +19,7 @@ from genesis.autograd import modes
 from genesis.backends.cpu import conv as cpu_conv
 from genesis.backends.cpu import packing
 from genesis.records import SGDOptions
+from tests.draws import needs_equal_draws
 
 X_SHAPE = (2, 4, 7, 6)
 
@@ -120,6 +121,7 @@ def test_inference(settings: dict[str, Any], with_residual: bool) -> None:
             check(ours(genesis.tensor(x.numpy()), residual_of_ours), y)
 
 
+@needs_equal_draws
 def test_keys_repr_and_initial_values_are_those_of_the_chain() -> None:
     def chain(space: Any) -> Any:
         return space.Sequential(space.Conv2d(3, 8, 3, padding=1, bias=False), space.BatchNorm2d(8), space.ReLU())

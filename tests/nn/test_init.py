@@ -11,6 +11,7 @@ import torch
 import genesis
 from genesis import nn
 from genesis.errors import ShapeError
+from tests.draws import FUSED, needs_equal_draws
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("uniform_", {}),
@@ -43,13 +44,14 @@ def test_the_same_numbers_as_pytorch(name: str, kwargs: dict[str, Any], dtype: s
     genesis.manual_seed(3)
     ours = genesis.empty(shape, dtype=getattr(genesis, dtype))
     assert getattr(nn.init, name)(ours, **kwargs) is ours
-    if dtype == "float32":
+    if dtype == "float32" and (FUSED or "uniform" not in name):
         assert torch.equal(ours.to_torch(), expected)
-    else:  # PyTorch's fused multiply-add rounds once, ours twice
-        torch.testing.assert_close(ours.to_torch(), expected, rtol=4e-16, atol=4e-16)
+    else:  # one of the two rounds once, the other twice
+        near = 4e-16 if dtype == "float64" else 1.2e-7
+        torch.testing.assert_close(ours.to_torch(), expected, rtol=near, atol=near)
 
 
-@pytest.mark.parametrize("name", ["uniform_", "normal_"])
+@pytest.mark.parametrize("name", [pytest.param("uniform_", marks=needs_equal_draws), "normal_"])
 def test_weights_of_several_pieces(name: str) -> None:
     """They are scaled a piece at a time: the last one is smaller here."""
     torch.manual_seed(3)

@@ -10,6 +10,7 @@ import pytest
 
 import genesis
 from genesis.port import run_script
+from tests.draws import needs_equal_draws
 
 SCRIPT = """
 import importlib
@@ -54,6 +55,7 @@ except RuntimeError as error:
 """
 
 
+@needs_equal_draws
 def test_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("argv", "path", "meta_path"):
         monkeypatch.setattr(sys, name, list(getattr(sys, name)))

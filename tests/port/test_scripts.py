@@ -11,6 +11,7 @@ import pytest
 
 import genesis
 from genesis.port import run_script
+from tests.draws import needs_equal_draws
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "port_scripts"
 LOOSE = {"dcgan": 2e-3}  # batch norm behind tiny weights amplifies rounding
@@ -33,6 +34,7 @@ def run_on_genesis(path: Path) -> list[float]:
     return losses
 
 
+@needs_equal_draws
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("script", sorted(path.stem for path in SCRIPTS.glob("*.py")))
 def test_scripts_end_where_pytorch_ends(script: str) -> None:

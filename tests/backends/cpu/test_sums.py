@@ -12,7 +12,8 @@ from genesis.precision import float32_precision
 from genesis.records import ConvGeometry
 
 BOUND = 3e-7
-VECTORS = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+# PyTorch's products, which 1×1 taps are, add up longer sums where it has no vectors.
+BOUND_OF_PRODUCTS = 4e-7 if torch.backends.cpu.get_cpu_capability() == "DEFAULT" else BOUND
 # N, C, H, K, kernel, stride, padding, dilation, groups
 CASES = {
     "k3s1p0": (2, 128, 9, 64, 3, 1, 0, 1, 1),
@@ -57,10 +58,8 @@ def test_forward(case: str) -> None:
     found = conv.conv_forward(input, weight, bias, geometry)
     assert found.is_contiguous(memory_format=torch.channels_last)
     theirs = distance(torch.conv2d(input, weight, bias, *geometry), exact)
-    if case.startswith("k1") and not VECTORS:  # it is a product of matrices, by PyTorch
-        assert distance(found, exact) <= max(BOUND, 2 * theirs)
-    else:
-        assert distance(found, exact) <= (BOUND if case.startswith("k") else max(BOUND, 1.05 * theirs))
+    bound = BOUND_OF_PRODUCTS if case.startswith("k1") else BOUND
+    assert distance(found, exact) <= (bound if case.startswith("k") else max(BOUND, 1.05 * theirs))
     if sums._kernels_have_parts():
         assert distance(found, exact) <= 1.05 * theirs
 

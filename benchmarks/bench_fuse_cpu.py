@@ -1,7 +1,8 @@
 """PyTorch models on the CPU in PyTorch's own loop: eager in channels_last, and the same after genesis.torch.fuse.
 
-Inference (eval, no_grad) and training (a step of SGD with momentum), the model as it stands (contiguous) and in
-channels_last. Genesis passes when the fused model in channels_last takes no longer than the eager one.
+Inference (eval, no_grad; and under inference_mode) and training (a step of SGD with momentum), the model as it stands
+(contiguous) and in channels_last. Genesis passes when the fused model in channels_last takes no longer than the eager
+one.
 
     python benchmarks/bench_fuse_cpu.py [resnet18] [unet] … [--batch 1 4] [--threads 1 2] [--only inference]
 
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import itertools
 import statistics
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from harness import Comparison, Side
@@ -31,13 +34,18 @@ Step = Callable[[torch.nn.Module, torch.Tensor], Side]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=[], help=f"which networks: {', '.join(NETWORKS)}; default all")
-    parser.add_argument("--only", choices=("inference", "training"), help="one of the two")
+    parser.add_argument("--only", choices=("inference", "inference_mode", "training"), help="one of them")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--name", default="bench_fuse_cpu", help="of the files; another one for another processor")
     arguments = parser.parse_args()
-    comparison = Comparison("bench_fuse_cpu")
-    kinds: list[tuple[str, Step]] = [("inference", inference), ("training", training)]
+    comparison = Comparison(arguments.name)
+    kinds: list[tuple[str, Step]] = [
+        ("inference", functools.partial(inference, torch.no_grad)),
+        ("inference_mode", functools.partial(inference, torch.inference_mode)),
+        ("training", training),
+    ]
     for name, batch, threads in itertools.product(arguments.names or NETWORKS, arguments.batch, arguments.threads):
         torch.set_num_threads(threads)
         for kind, step in kinds:
@@ -69,11 +77,11 @@ def sides(model: torch.nn.Module, input: torch.Tensor, step: Step) -> dict[str, 
     }
 
 
-def inference(model: torch.nn.Module, input: torch.Tensor) -> Side:
+def inference(mode: Callable[[], AbstractContextManager[None]], model: torch.nn.Module, input: torch.Tensor) -> Side:
     model.eval()
 
     def run() -> torch.Tensor:
-        with torch.no_grad():
+        with mode():
             return model(input)  # type: ignore[no-any-return]
 
     return run

@@ -261,6 +261,43 @@ def test_sequentials_are_folded_under_inference_mode(order: torch.memory_format,
     assert packed.count("conv_prepacked") > packed.count("conv_prepack") > 2
 
 
+def test_a_norm_without_an_activation_is_folded_under_inference_mode(packed: list[str]) -> None:
+    """And computed at once: what follows the Sequential may change its input."""
+    plain = nn.Sequential(*layers()[:2], *layers(), *layers()[:2]).eval()
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    with torch.inference_mode():
+        for _ in range(4):
+            x = torch.randn(2, 32, 9, 7)
+            y, expected = fused(x), plain(x)
+            assert type(y) is Tensor
+            x.zero_()
+            torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+    assert (packed.count("conv_prepack"), packed.count("conv_prepacked") >= 6) == (3, True)
+    x = torch.randn(2, 32, 9, 7)
+    torch.testing.assert_close(run(fused, x), run(plain, x, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_outside_of_sequentials_layers_are_pytorchs_under_inference_mode(packed: list[str]) -> None:
+    class Chain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.act = layers()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.norm(self.conv(x)))  # type: ignore[no-any-return]
+
+    plain = nn.Sequential(Chain(), nn.Identity(), Chain()).eval()
+    fused = genesis.torch.fuse(copy.deepcopy(plain))
+    with torch.inference_mode():
+        for _ in range(3):
+            x = torch.randn(2, 32, 9, 7)
+            assert torch.equal(fused(x), plain(x))
+    assert packed == []
+    x = torch.randn(2, 32, 9, 7)
+    torch.testing.assert_close(run(fused, x), run(plain, x, 1), rtol=1e-4, atol=1e-4)
+    assert packed.count("conv_prepacked") == 2, "other modes have learnt nothing from it"
+
+
 def test_changes_that_nothing_counts_are_seen_under_inference_mode() -> None:
     class Changes(nn.Module):
         def __init__(self) -> None:

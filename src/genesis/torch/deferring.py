@@ -53,11 +53,11 @@ def link_again(entry: ConvEntry, state: Attributes, input: Tensor, weight: Tenso
     modes = current_modes()
     if modes[2] is not None or place.function or function_modes() or forward_ad._current_level >= 0:
         return None
-    if modes[0] and not known.trains:
+    if input.is_inference() or (modes[0] and not known.trains):
         return None
     try:
         versions = (input._version, weight._version, 0 if bias is None else bias._version)
-    except RuntimeError:  # an inference tensor
+    except RuntimeError:  # parameters made under inference_mode
         return None
     return Link(entry, known, input, weight, bias, modes, versions)
 

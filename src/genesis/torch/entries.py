@@ -92,7 +92,7 @@ class ConvEntry(Entry[nn.Conv2d]):
         else:
             parameters = state["_parameters"]
             weight, bias = parameters["weight"], parameters["bias"]
-        if self.active:
+        if self.active and not (type(input) is Tensor and _is_left_to_pytorch(input)):
             again = link_again(self, state, input, weight, bias)
             if again is not None:
                 return pending(again, 0)
@@ -104,7 +104,8 @@ class ConvEntry(Entry[nn.Conv2d]):
                     input.link.entry.taker = "conv2d"
                     given = materialize(input)
             settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
-            link = self.link(conv, given, weight, bias, settings)
+            is_left = type(given) is Tensor and _is_left_to_pytorch(given)
+            link = None if is_left else self.link(conv, given, weight, bias, settings)
             if link is not None:
                 return pending(link, 0)
         elif self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
@@ -145,16 +146,16 @@ class ConvEntry(Entry[nn.Conv2d]):
                 self.seen[key] = known
             self.guarded = known
         assert known is not None
+        has_version = not input.is_inference()
+        if not has_version and (modes[:2] != (False, True) or self.unfused_in_inference >= PATIENCE):
+            return None
         link = Link(self, known, input, weight, bias, modes, versions_of_three(input, weight, bias), inner)
         if source is not None:
             link.source = source
-        if input.is_inference():  # it has no version counter
-            if modes[:2] != (False, True) or self.unfused_in_inference >= PATIENCE:
-                return None
+        if not (has_version or at_once):
             dtype = known.dtype
-            if not at_once:
-                operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
-                link.output = call("conv_forward", *operands, known.plan.geometry)
+            operands = (input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+            link.output = call("conv_forward", *operands, known.plan.geometry)
         return link
 
     def _guard(
@@ -210,6 +211,12 @@ class ConvEntry(Entry[nn.Conv2d]):
 
     def stop(self, reason: str) -> None:
         self.active, self.left_on_cpu, self.reason = False, False, reason
+
+
+def _is_left_to_pytorch(input: Tensor) -> bool:
+    """On the CPU, under inference_mode, outside of Sequentials: without a version counter the norm cannot be folded,
+    and one by one PyTorch's layers are faster there."""
+    return input.is_inference() and bridge.keeps_folds(input)
 
 
 class ActivationEntry(Entry[nn.Module]):

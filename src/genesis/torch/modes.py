@@ -131,17 +131,11 @@ def is_plain(tensor: object) -> bool:
 def version_of(tensor: Tensor | None) -> int:
     if tensor is None:
         return 0
-    try:
-        return tensor._version
-    except RuntimeError:  # inference tensors have none
-        return -1
+    return -1 if tensor.is_inference() else tensor._version  # inference tensors have none, and an error takes long
 
 
 def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
-    try:
-        return tuple([0 if each is None else each._version for each in tensors])
-    except RuntimeError:
-        return tuple([version_of(each) for each in tensors])
+    return tuple([version_of(each) for each in tensors])
 
 
 def versions_of_norm(norm: NormState[Tensor], training: bool) -> tuple[int, ...]:
@@ -157,7 +151,9 @@ def versions_of_norm(norm: NormState[Tensor], training: bool) -> tuple[int, ...]
 
 def versions_of_three(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[int, ...]:
     """versions_of(), faster."""
+    if input.is_inference():
+        return versions_of(input, weight, bias)
     try:
         return input._version, weight._version, 0 if bias is None else bias._version  # type: ignore[union-attr]
-    except (AttributeError, RuntimeError):  # there is no weight; or some are inference tensors
+    except (AttributeError, RuntimeError):  # there is no weight; or it is an inference tensor
         return versions_of(input, weight, bias)

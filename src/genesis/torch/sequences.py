@@ -35,26 +35,19 @@ _PLAIN = (nn.Sequential.forward, nn.Sequential.__iter__)
 def run(model: nn.Module, input: object, entries: tuple[type, type, type]) -> object:
     """Sequential.forward(model, input). entries: what stands for the forward of the three layers of a chain."""
     assert isinstance(model, nn.Sequential)
-    layers = iter(model)
+    layers = list(model)
     of_conv, of_norm, of_activation = entries
-    x = input
-    for layer in layers:
-        if type(layer) is not nn.Conv2d or not _is_only(layer, of_conv):
-            x = layer(x)
-            continue
-        norm = next(layers, _END)
-        if type(norm) is not nn.BatchNorm2d or not _is_only(norm, of_norm):
-            x = layer(x)
-            if norm is not _END:
-                x = norm(x)
-            continue
-        act = next(layers, _END)
-        y = _chain(layer, norm, act, x) if _is_only(act, of_activation) else None
+    x, place = input, 0
+    while place < len(layers):
+        layer, norm, act = (*layers[place : place + 3], _END, _END)[:3]
+        y, number = None, 1
+        are_plain = type(layer) is nn.Conv2d and type(norm) is nn.BatchNorm2d
+        if are_plain and _is_only(layer, of_conv) and _is_only(norm, of_norm):
+            is_activated = _is_only(act, of_activation)
+            y, number = _chain(layer, norm, act if is_activated else None, x), 3 if is_activated else 2
         if y is None:
-            y = norm(layer(x))
-            if act is not _END:
-                y = act(y)
-        x = y
+            y, number = layer(x), 1
+        x, place = y, place + number
     return x
 
 
@@ -75,8 +68,11 @@ def _is_only(layer: object, entry: type) -> bool:
     )
 
 
-def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module, input: object) -> Tensor | None:
-    """act(norm(conv(input))); None where the convolution is not to be deferred."""
+def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module | None, input: object) -> Tensor | None:
+    """act(norm(conv(input))); None where the convolution is not to be deferred.
+
+    Without an activation, only under inference_mode: elsewhere the norm's result waits for what follows the Sequential.
+    """
     state = conv.__dict__
     entry: ConvEntry = state["forward"]
     if not entry.active or "weight" in state or "bias" in state or "_conv_forward" in state:
@@ -90,26 +86,37 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module, input: object)
     if type(input) is Tensor:
         if torch.is_inference(input):  # no version counter is needed where no other code runs between the layers
             link = entry.link(conv, input, weight, bias, settings, at_once=True)
-        else:
+        elif act is not None:
             link = link_again(entry, state, input, weight, bias)
-    elif type(input) is Pending and type(input.link) is Computed and input.value is None:
+    elif act is not None and type(input) is Pending and type(input.link) is Computed and input.value is None:
         link = entry.link(conv, input.link, weight, bias, settings, at_once=True)
     if link is None:
         return None
-    uncounted = link.input.is_inference()
-    activation, found = of_layer(act), norm_of(norm)
-    if uncounted and (found is None or found[1]):  # training is PyTorch's there
+    found = norm_of(norm)
+    if link.input.is_inference() and (found is None or found[1]):  # training is PyTorch's there
         return None
+    if act is None:
+        return _normalized(link, norm, found)
+    activation = of_layer(act)
     if activation is not None and found is not None and _take(link, norm, *found):
         y = link.whole(activation[0])
         entry.fused(1, activation[0], True)
         if link.plan.fits_both:
             y = link.in_order(y, None if activation[1] else activation[0])
         return given(y)
-    if uncounted:
-        return None
     result: Tensor = act(norm(pending(link, 0)))
     return result
+
+
+def _normalized(link: Link, norm: nn.BatchNorm2d, state: tuple[NormState[Tensor], bool] | None) -> Tensor:
+    """norm(conv), computed now."""
+    if state is None or not _take(link, norm, *state):
+        y: Tensor = norm(pending(link, 0))  # which looks at the norm more closely, for the calls to come
+        if type(y) is not Pending or type(y.link) is Computed:
+            return y
+        link = y.link
+    values = link.whole(None)
+    return given(link.in_order(values) if link.plan.fits_both else values)
 
 
 def _take(link: Link, layer: nn.BatchNorm2d, norm: NormState[Tensor], training: bool) -> bool:

@@ -88,15 +88,17 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module | None, input: 
             link = entry.link(conv, input, weight, bias, settings, at_once=True)
         elif act is not None:
             link = link_again(entry, state, input, weight, bias)
-    elif act is not None and type(input) is Pending and type(input.link) is Computed and input.value is None:
-        link = entry.link(conv, input.link, weight, bias, settings, at_once=True)
+    elif type(input) is Pending and type(input.link) is Computed and input.value is None:
+        if act is not None or torch.is_inference_mode_enabled():
+            link = entry.link(conv, input.link, weight, bias, settings, at_once=True)
     if link is None:
         return None
     found = norm_of(norm)
-    if link.input.is_inference() and (found is None or found[1]):  # training is PyTorch's there
+    is_uncounted = link.input.is_inference()
+    if is_uncounted and (found is None or found[1]):  # training is PyTorch's there
         return None
     if act is None:
-        return _normalized(link, norm, found)
+        return _normalized(link, norm, found) if is_uncounted else None
     activation = of_layer(act)
     if activation is not None and found is not None and _take(link, norm, *found):
         y = link.whole(activation[0])

@@ -88,9 +88,10 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module | None, input: 
             link = entry.link(conv, input, weight, bias, settings, at_once=True)
         elif act is not None:
             link = link_again(entry, state, input, weight, bias)
+    elif act is None and not torch.is_inference_mode_enabled():
+        return None
     elif type(input) is Pending and type(input.link) is Computed and input.value is None:
-        if act is not None or torch.is_inference_mode_enabled():
-            link = entry.link(conv, input.link, weight, bias, settings, at_once=True)
+        link = entry.link(conv, input.link, weight, bias, settings, at_once=True)
     if link is None:
         return None
     found = norm_of(norm)

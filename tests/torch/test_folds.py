@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import genesis.torch
 from genesis.torch import folds, inferring
 from genesis.torch.folds import Fold
+from genesis.torch.reasons import LEFT_IN_INFERENCE
 
 Change = Callable[[nn.Conv2d, nn.BatchNorm2d], object]
 
@@ -293,9 +294,11 @@ def test_outside_of_sequentials_layers_are_pytorchs_under_inference_mode(packed:
             x = torch.randn(2, 32, 9, 7)
             assert torch.equal(fused(x), plain(x))
     assert packed == []
+    assert {reason for _, reason in genesis.torch.report(fused).left} == {LEFT_IN_INFERENCE}
     x = torch.randn(2, 32, 9, 7)
     torch.testing.assert_close(run(fused, x), run(plain, x, 1), rtol=1e-4, atol=1e-4)
     assert packed.count("conv_prepacked") == 2, "other modes have learnt nothing from it"
+    assert len(genesis.torch.report(fused).fused) == 2
 
 
 def test_changes_that_nothing_counts_are_seen_under_inference_mode() -> None:

@@ -69,6 +69,7 @@ class ConvEntry(Entry[nn.Conv2d]):
         self.passes_through: bool | None = None  # whether later uses of its input take the view; None: not known
         self.unfused = 0  # calls in a row whose result no batch norm took
         self.unfused_in_inference = 0  # the same under inference_mode, where only a norm runs with it
+        self.left_in_inference = False  # to PyTorch, under inference_mode
         self.is_shared = False  # its result was activated, and used once more
         self.kinds: tuple[str, ...] = ()  # of the layers fused with it
         self.norm = 0  # the id of its norm's parameter
@@ -92,7 +93,7 @@ class ConvEntry(Entry[nn.Conv2d]):
         else:
             parameters = state["_parameters"]
             weight, bias = parameters["weight"], parameters["bias"]
-        if self.active and not (type(input) is Tensor and _is_left_to_pytorch(input)):
+        if self.active:
             again = link_again(self, state, input, weight, bias)
             if again is not None:
                 return pending(again, 0)
@@ -104,8 +105,7 @@ class ConvEntry(Entry[nn.Conv2d]):
                     input.link.entry.taker = "conv2d"
                     given = materialize(input)
             settings = (conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
-            is_left = type(given) is Tensor and _is_left_to_pytorch(given)
-            link = None if is_left else self.link(conv, given, weight, bias, settings)
+            link = self.link(conv, given, weight, bias, settings)
             if link is not None:
                 return pending(link, 0)
         elif self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
@@ -120,6 +120,9 @@ class ConvEntry(Entry[nn.Conv2d]):
         if torch.is_grad_enabled() and not bridge.trains(weight) and need_gradients(input, weight, bias):
             self.trained_by_pytorch = True
             self.folds.forget()
+            return None
+        if not at_once and isinstance(input, Tensor) and input.is_inference() and bridge.keeps_folds(input):
+            self.left_in_inference = True  # the norm cannot be folded, and one by one PyTorch's layers are faster
             return None
         strides, inner, source = None, None, None
         if type(input) is Computed:
@@ -211,12 +214,6 @@ class ConvEntry(Entry[nn.Conv2d]):
 
     def stop(self, reason: str) -> None:
         self.active, self.left_on_cpu, self.reason = False, False, reason
-
-
-def _is_left_to_pytorch(input: Tensor) -> bool:
-    """On the CPU, under inference_mode, outside of Sequentials: without a version counter the norm cannot be folded,
-    and one by one PyTorch's layers are faster there."""
-    return input.is_inference() and bridge.keeps_folds(input)
 
 
 class ActivationEntry(Entry[nn.Module]):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+LEFT_IN_INFERENCE = (
+    "under inference_mode, on the CPU, only layers of a Sequential are fused: torch.no_grad() would fuse what follows"
+)
 NOTHING_FOLLOWS = "no batch norm or activation follows"
 UNPLANNED = "its result is empty, or its picture padded on one side more"
 SUMMED = "its sum with another convolution's result runs with that one: there is nothing left to fuse"

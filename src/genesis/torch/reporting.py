@@ -15,7 +15,7 @@ from genesis.torch.entries import BY_PYTORCH, TRAINED_BY_PYTORCH, ConvEntry, Poo
 from genesis.torch.entry import FORWARD
 from genesis.torch.norm_entries import NormCallEntry, NormEntry
 from genesis.torch.pending_scales import LAYER_SCALE
-from genesis.torch.reasons import NOTHING_FOLLOWS
+from genesis.torch.reasons import LEFT_IN_INFERENCE, NOTHING_FOLLOWS
 
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
 
@@ -97,6 +97,8 @@ def _of_convolution(
         return (name,), TRAINED_BY_PYTORCH
     if entry.reason:  # of the calls so far
         return (name,), entry.reason
+    if entry.left_in_inference:
+        return (name,), LEFT_IN_INFERENCE
     if followers is not None:
         kinds = _kinds(followers)
         if kinds and kinds[0][1] != "norm" and not bridge.activates(conv.weight):

@@ -28,7 +28,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._pytree import tree_leaves
 
 import genesis.torch
-from genesis.backends.cuda.engine import planner, platform
+from genesis.backends.cuda.driver.compile_processes import start_server
+from genesis.backends.cuda.engine import builders, planner, platform
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.settings import override
 from genesis.torch import capturing, compiling, opaque, tuning, tuning_server
@@ -227,6 +228,15 @@ def test_all_problems_of_calls_are_tuned(seconds: float, cuda_kernels: None, mon
     assert (tuned.num_tuned, tuned.num_left) == ((3, 0) if seconds else (0, 3))
     assert set(tuned.problems) == set(platform.store(0).all())
     assert len(tuned.problems) == tuned.num_tuned
+
+
+def test_the_process_takes_over_the_compilers_that_its_parent_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builders, "_shared", None)
+    server, sockets = start_server(1)
+    assert not tuning_server._prepare(None, [each.detach() for each in sockets])
+    assert (builders.compilers().number, server.poll()) == (1, None)
+    builders.close()
+    assert server.wait(10) == 0
 
 
 def test_the_process_knows_all_ops() -> None:

@@ -135,6 +135,11 @@ def version_of(tensor: Tensor | None) -> int:
 
 
 def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
+    if tensors[0] is None or not tensors[0].is_inference():
+        try:
+            return tuple([0 if each is None else each._version for each in tensors])
+        except RuntimeError:  # another one is an inference tensor
+            pass
     return tuple([version_of(each) for each in tensors])
 
 

@@ -35,16 +35,15 @@ _PLAIN = (nn.Sequential.forward, nn.Sequential.__iter__)
 def run(model: nn.Module, input: object, entries: tuple[type, type, type]) -> object:
     """Sequential.forward(model, input). entries: what stands for the forward of the three layers of a chain."""
     assert isinstance(model, nn.Sequential)
-    layers = list(model)
+    layers = [*model, _END, _END]
     of_conv, of_norm, of_activation = entries
     x, place = input, 0
-    while place < len(layers):
-        layer, norm, act = (*layers[place : place + 3], _END, _END)[:3]
-        y, number = None, 1
+    while place < len(layers) - 2:
+        layer, norm, y = layers[place], layers[place + 1], None
         are_plain = type(layer) is nn.Conv2d and type(norm) is nn.BatchNorm2d
         if are_plain and _is_only(layer, of_conv) and _is_only(norm, of_norm):
-            is_activated = _is_only(act, of_activation)
-            y, number = _chain(layer, norm, act if is_activated else None, x), 3 if is_activated else 2
+            act = layers[place + 2] if _is_only(layers[place + 2], of_activation) else None
+            y, number = _chain(layer, norm, act, x), 2 if act is None else 3
         if y is None:
             y, number = layer(x), 1
         x, place = y, place + number

@@ -22,9 +22,8 @@ import torch
 import genesis
 import genesis.torch.dynamo  # these register the ops
 import genesis.torch.graph_casts
-from genesis.backends.cuda.driver import KernelError, cublaslt, cudnn
 from genesis.backends.cuda.driver.compile_server import end_with_parent
-from genesis.backends.cuda.engine import builders, planner, platform
+from genesis.backends.cuda.engine import builders, planner, platform, stored
 from genesis.backends.cuda.engine.problem import Problem
 from genesis.settings import override
 from genesis.torch.backend import backend_of
@@ -162,20 +161,13 @@ def _prepare(device: int | None, compilers: Sequence[int]) -> str:
             torch.zeros(1, device="cuda")
         if genesis.cuda.is_available():
             builders.compilers().start()
-            threading.Thread(target=_load_libraries, args=(device or 0,), daemon=True).start()
+            threading.Thread(target=stored.load_libraries, args=(device or 0,), daemon=True).start()
             backend_of("cuda")
             # Until this process ends, problems are only noted outside tuned(), and the compilers stay.
             planner.begin(planner.Session(math.inf, gathers=True, resumes=False))
     except Exception as error:  # a device that is another process' alone, or full
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def _load_libraries(device: int) -> None:
-    """Have ready what a guess may ask first."""
-    for library in (cudnn, cublaslt):
-        with contextlib.suppress(KernelError):  # which whoever needs it gets too
-            library.warm_up(device)
 
 
 def _serve(connection: Connection[Answer, Setting | Told], obstacle: str) -> None:

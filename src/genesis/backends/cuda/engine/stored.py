@@ -54,6 +54,13 @@ def warm_up(device: int = 0) -> None:
         threading.Thread(target=_load_libraries, args=(known, device), name="genesis warm-up").start()
 
 
+def load_libraries(device: int) -> None:
+    """Load all libraries, for guesses that may ask any of them."""
+    for library in _LIBRARIES.values():
+        with contextlib.suppress(KernelError):  # whoever needs it gets the error
+            library.warm_up(device)
+
+
 def _load_libraries(known: Sequence[Store], device: int) -> None:
     entries = [item for store in known for item in store.all().items()]
     for prefix, library in _LIBRARIES.items():

@@ -9,6 +9,7 @@ import pytest
 from genesis import dtypes
 from genesis.backends.cuda.engine.candidate import FULL
 from genesis.backends.cuda.nvrtc import structure
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import launch_axes
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
 from genesis.backends.cuda.ops.conv.candidates.wgmma import halo_tile as patch
@@ -86,7 +87,7 @@ def test_hoppers_kernels_are_given_their_members() -> None:
     )
     candidate = wgmma.Wgmma(wgmma._SPLIT_SHAPES[1], 1, FULL)
     given = {
-        wgmma._SOURCE: [wgmma._geometry(p, candidate, *wgmma._axes(p)[0])[-1] for p in (forward, input_grad)],
+        wgmma._SOURCE: [wgmma._geometry(p, candidate, *launch_axes(p)[0])[-1] for p in (forward, input_grad)],
         patch._SOURCE: [patch.HaloTile(patch._SHAPES[0], FULL)._geometry(forward)[-1]],
         wgmma_weight_grad._SOURCE: [
             wgmma_weight_grad._geometry(weight_grad, wgmma_weight_grad._PLAIN_SHAPES[0], 1)[-1]

@@ -16,3 +16,23 @@ def _follow(PDL: tl.constexpr):
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
+
+
+@triton.jit
+def _begin(is_beside, PDL: tl.constexpr):
+    """As _follow(), but beside the launch before where that computes another part of the same result.
+
+    What came before that one has ended when this one begins. Such a kernel calls _end() last of all.
+    """
+    if PDL:
+        if is_beside == 0:
+            gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
+def _end(is_beside, PDL: tl.constexpr):
+    """Wait until the launch that this one ran beside has ended: whoever comes next waits for this one alone."""
+    if PDL:  # noqa: SIM102  (the first is decided when it is compiled)
+        if is_beside != 0:
+            gdc_wait()

@@ -20,6 +20,7 @@ from genesis.backends.cuda.engine.bench import build
 from genesis.backends.cuda.engine.candidate import ALLOWED, FULL, Candidate
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import launch_axes
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
@@ -48,7 +49,7 @@ def _computed(problem: ConvProblem, first: np.ndarray, weight: np.ndarray) -> np
     """What the kernel makes of its structures, pixel by pixel; first: NHWC, weight: (outputs, taps, inputs)."""
     out = np.full(problem.result_shape, np.nan).transpose(0, 2, 3, 1).reshape(-1)
     first = first.reshape(-1)
-    for pair in wgmma._axes(problem):
+    for pair in launch_axes(problem):
         pixels, geometry = wgmma._geometry(problem, Wgmma(_SHAPE, 1, FULL), *pair)
         g = SimpleNamespace(**geometry)  # as the kernel calls it
         assert (g.num_splits, g.relu, pixels.step) == (1, 0, (g.step_y, g.step_x))

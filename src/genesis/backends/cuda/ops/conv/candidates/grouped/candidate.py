@@ -11,7 +11,7 @@ from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.ops.conv.candidates.grouped import shape as shapes
 from genesis.backends.cuda.ops.conv.candidates.grouped.kernels import gather, weight_grad
 from genesis.backends.cuda.ops.conv.candidates.grouped.shape import Shape, channels
-from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Axis, forward_axis, input_grad_axes
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Axis, launch_axes
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
@@ -57,11 +57,8 @@ class Grouped(Candidate[ConvProblem]):
     def prepare(self, problem: ConvProblem) -> Launch:
         if problem.direction == WEIGHT_GRAD:
             return _prepare_weight_grad(problem, self.shape)
-        launches = [
-            _prepare_gather(problem, self.shape, row, column)
-            for row, column in _axes(problem)
-            if row.out_size * column.out_size > 0
-        ]
+        axes = [pair for pair in launch_axes(problem) if pair[0].out_size * pair[1].out_size > 0]
+        launches = [_prepare_gather(problem, self.shape, pair, is_beside=pair is not axes[0]) for pair in axes]
         if len(launches) == 1:
             return launches[0]
 
@@ -73,17 +70,9 @@ class Grouped(Candidate[ConvProblem]):
 
 
 # --- forward and input gradient ---------------------------------------------------------------------------------------
-def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
-    """(row, column) of each launch."""
-    p = problem
-    along = list(zip(p.input_shape[2:], p.weight_shape[2:], p.stride, p.padding, p.dilation, strict=True))
-    if p.direction == FORWARD:
-        return [(forward_axis(*along[0]), forward_axis(*along[1]))]
-    return [(row, column) for row in input_grad_axes(*along[0]) for column in input_grad_axes(*along[1])]
-
-
-def _prepare_gather(problem: ConvProblem, shape: Shape, row: Axis, column: Axis) -> Launch:
-    p, operand = problem, Pointer(problem.dtype, problem.alignment)
+def _prepare_gather(problem: ConvProblem, shape: Shape, axes: tuple[Axis, Axis], is_beside: bool) -> Launch:
+    """is_beside: the launch before computes other positions of the same result."""
+    p, (row, column), operand = problem, axes, Pointer(problem.dtype, problem.alignment)
     inputs, outputs = channels(p)
     num_pixels = p.result_shape[0] * row.out_size * column.out_size
     geometry = (
@@ -94,8 +83,8 @@ def _prepare_gather(problem: ConvProblem, shape: Shape, row: Axis, column: Axis)
     )  # fmt: skip
     grid = (-(-num_pixels // shape.block_m) * -(-p.groups // shape.pack),)
     ready = bind(
-        gather._grouped_conv_kernel, p.device, grid, *[operand] * 5, Pointer(dtypes.float32), num_pixels, p.groups,
-        *geometry, IN=inputs, OUT=outputs, PACK=shape.pack, WHOLE=p.groups % shape.pack == 0,
+        gather._grouped_conv_kernel, p.device, grid, *[operand] * 5, Pointer(dtypes.float32), int(is_beside),
+        num_pixels, p.groups, *geometry, IN=inputs, OUT=outputs, PACK=shape.pack, WHOLE=p.groups % shape.pack == 0,
         TRANSPOSED=p.direction == INPUT_GRAD, BIAS=p.bias, RESIDUAL=p.residual, RELU=p.activation == "relu",
         STATISTICS=p.statistics, PRECISION=shape.precision, WIDE=_is_wide(p), BLOCK_M=shape.block_m,
         BLOCK_N=shape.block_n, BLOCK_K=shape.block_k, num_warps=shape.num_warps, num_stages=shape.num_stages,

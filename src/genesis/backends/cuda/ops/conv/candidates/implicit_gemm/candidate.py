@@ -6,6 +6,7 @@ gradients have their own.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
@@ -110,18 +111,25 @@ def input_grad_axes(size: int, taps: int, stride: int, padding: int, dilation: i
     return axes
 
 
-def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
-    """(row, column) of each launch."""
+def launch_axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
+    """(row, column) of each launch of a forward or an input's gradient, the longest first.
+
+    They compute parts of one result, and run beside one another: of few pixels, each leaves most of the device idle.
+    """
     p = problem
     along = list(zip(p.input_shape[2:], p.weight_shape[2:], p.stride, p.padding, p.dilation, strict=True))
     if p.direction == FORWARD:
         return [(forward_axis(*along[0]), forward_axis(*along[1]))]
-    return [(row, column) for row in input_grad_axes(*along[0]) for column in input_grad_axes(*along[1])]
+    pairs = itertools.product(input_grad_axes(*along[0]), input_grad_axes(*along[1]))
+    return sorted(pairs, key=lambda pair: -pair[0].taps * pair[1].taps)
 
 
 def _prepare_gather(problem: ConvProblem, tile: Tile, flat: bool, general: bool) -> Launch:
-    found = [_gather(problem, tile, flat, axes, general) for axes in _axes(problem)]
-    launches = [each for each in found if each is not None]
+    launches: list[Launch] = []
+    for axes in launch_axes(problem):
+        launch = _gather(problem, tile, flat, axes, general, is_beside=bool(launches))
+        if launch is not None:
+            launches.append(launch)
     if len(launches) == 1:
         return launches[0]
 
@@ -139,8 +147,13 @@ class _Constants(TypedDict):
     RELU: NotRequired[bool]
 
 
-def _gather(problem: ConvProblem, tile: Tile, flat: bool, axes: tuple[Axis, Axis], general: bool) -> Launch | None:
-    """out, at the positions that the axes name, = act(Σ first · weight + bias + residual); None: there are none."""
+def _gather(
+    problem: ConvProblem, tile: Tile, flat: bool, axes: tuple[Axis, Axis], general: bool, is_beside: bool
+) -> Launch | None:
+    """out, at the positions that the axes name, = act(Σ first · weight + bias + residual); None: there are none.
+
+    is_beside: the launch before computes other positions of the same result.
+    """
     p, (row, column) = problem, axes
     transposed = p.direction != FORWARD  # out has the channels that the weight counts as its inputs
     num_images, out_channels = p.result_shape[:2]
@@ -172,7 +185,7 @@ def _gather(problem: ConvProblem, tile: Tile, flat: bool, axes: tuple[Axis, Axis
     if p.is_depthwise:
         grid = (-(-num_pixels // tile.block_m), -(-out_channels // tile.block_n))
         ready = bind(
-            gather._depthwise_kernel, p.device, grid, *pointers, num_pixels, out_channels,
+            gather._depthwise_kernel, p.device, grid, *pointers, int(is_beside), num_pixels, out_channels,
             1 if transposed else num_outputs, num_inputs if transposed else 1, *geometry,
             place_strides, first_strides, (k, *tap_strides), place_strides if p.residual else None,
             **constants, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
@@ -182,7 +195,7 @@ def _gather(problem: ConvProblem, tile: Tile, flat: bool, axes: tuple[Axis, Axis
         vectors = _vector(num_inputs, general), _vector(num_outputs, general)
         ready = bind(
             gather._conv_kernel, p.device, (p.groups * tile.num_tiles(num_pixels, num_outputs),), *pointers,
-            num_pixels, num_outputs, num_inputs, *geometry, place_strides, first_strides,
+            int(is_beside), num_pixels, num_outputs, num_inputs, *geometry, place_strides, first_strides,
             (*channel_strides, *tap_strides), p.weight_shape[0] // p.groups * k, place_strides if p.residual else None,
             **constants, PRECISION=tiles.DOT_PRECISION[p.dtype], FLAT=flat, GROUP=_GROUP,
             TRANSPOSED=transposed and max(vectors) > 1, INPUT_VECTOR=vectors[0], OUTPUT_VECTOR=vectors[1],

@@ -5,7 +5,8 @@
 // The copy engine gathers the pixels that a tap meets (im2col mode: padding, strides and dilation are its business).
 // Rows of taps that meet nothing but padding above or below the image are left out: with a dilation of half an image,
 // that is a third of all products.
-// The input's gradient is the same sum over the gradient, for each residue of the position modulo the stride.
+// The input's gradient is the same sum over the gradient, for each residue of the position modulo the stride: a launch
+// each, all at once.
 //
 // SPLIT: float32. Weights come as float16 parts (kernels.py); the input is split here, in registers, with a
 // scale per pixel and 64 channels, so that small pixels beside large ones keep their digits. Three products per term,
@@ -40,6 +41,7 @@ struct Geometry {
   int tap_first_y, tap_step_y, tap_first_x, tap_step_x, weight_width;  // which of the weight's taps these are
   int num_splits;                      // programs that share the terms of a tile; each writes sums of its own
   int relu;
+  int is_beside;                       // the launch before computes other results of the same convolution
   int in_height;                       // of the operand: beyond it there is padding
   long long out_image, out_row, out_column, out_start;  // in elements
 };
@@ -228,7 +230,10 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     fence_barriers();
   }
   __syncthreads();
-  follow();
+  if (g.is_beside)
+    begin_beside();
+  else
+    follow();
   const int chunks = (g.num_inputs + BK - 1) / BK, row_steps = g.taps_x * chunks;
   const int units = (g.num_outputs + BN - 1) / BN * ((g.num_pixels + BM - 1) / BM) * g.num_splits;
   if (group == 0) {
@@ -324,6 +329,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     store(sum, range, unit, unit.row + rows, local, staging, out, weight_inverse, bias, residual, statistics, g);
     statistics.end_tile(unit.row);
   }
+  if (g.is_beside) end_behind();
 #if STATISTICS
   const int column_tiles = (g.num_outputs + BN - 1) / BN;  // a divisor of the number of programs
   statistics.finish(

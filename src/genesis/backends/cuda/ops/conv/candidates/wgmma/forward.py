@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genesis import dtypes
+from genesis.backends.cuda.driver import AddressLaunch
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, Parts
 from genesis.backends.cuda.launch.binding import Pointer, bind
 from genesis.backends.cuda.launch.tiles import power_of_2
-from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Axis, forward_axis, input_grad_axes
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Axis, launch_axes
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.candidates.wgmma import kernels as conv_split
@@ -32,7 +33,7 @@ _SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # of a step: BK
 _STAGING = 16 * 36 * 4  # bytes per warp
 _LEAST_CHANNELS = 16  # with fewer, most of a step's terms are zeros
-_MOST_SPLITS = 8
+_MOST_SPLITS = 16
 _MOST_STEPS = 128  # of a split, where the sums are long
 _RAISED = 16  # forward.cu's
 _SPLIT_BLOCK = 8192  # elements of a weight at a time
@@ -163,8 +164,8 @@ class Wgmma(Candidate[ConvProblem]):
             outputs, inputs, *taps = p.weight_shape
             weight = Box(p.dtype, (outputs, math.prod(taps), inputs), (_TERMS, 1, 64))
         num_addresses = 5 if p.statistics else 4
-        launches = []
-        for row, column in _axes(p):
+        launches: list[AddressLaunch] = []
+        for row, column in launch_axes(p):
             pixels, geometry = _geometry(p, self, row, column)
             if view is not None:
                 pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
@@ -173,6 +174,7 @@ class Wgmma(Candidate[ConvProblem]):
             if p.statistics:
                 grid = self.parts(p).number * column_tiles
             if grid:
+                geometry["is_beside"] = int(bool(launches))
                 threads, maps = 32 * (4 + 4 * shape.consumers), (pixels, weight, weight)
                 packed = hopper.geometry(_SOURCE).pack(**geometry)
                 launches.append(kernel.prepare(grid, threads, maps, num_addresses, packed))
@@ -227,7 +229,7 @@ def _is_supported(problem: ConvProblem) -> bool:
         return False
     return all(
         hopper.is_within_reach(axis, size)
-        for pair in _axes(p)
+        for pair in launch_axes(p)
         for axis, size in zip(pair, p.first_shape[2:], strict=True)
     )
 
@@ -243,12 +245,12 @@ def _num_outputs(problem: ConvProblem) -> int:
 
 
 def _num_steps(problem: ConvProblem) -> int:
-    return -(-math.prod(problem.weight_shape[2:]) * -(-problem.first_shape[1] // _TERMS) // len(_axes(problem)))
+    return -(-math.prod(problem.weight_shape[2:]) * -(-problem.first_shape[1] // _TERMS) // len(launch_axes(problem)))
 
 
 def _least_terms(problem: ConvProblem) -> int:
     """Terms of a result away from the borders; the input's gradient meets another number of taps at each residue."""
-    taps = [row.taps * column.taps for row, column in _axes(problem)]
+    taps = [row.taps * column.taps for row, column in launch_axes(problem)]
     return problem.first_shape[1] * min((count for count in taps if count), default=0)
 
 
@@ -261,28 +263,19 @@ def _num_tiles(problem: ConvProblem, shape: Shape) -> tuple[int, int]:
 def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     """1, what fills a few rounds where there are too few tiles to keep all multiprocessors busy, and for long sums of
     float32 what keeps each split's short: they are rounded at every step."""
-    if len(_axes(problem)) > 1 or problem.statistics:
+    if len(launch_axes(problem)) > 1 or problem.statistics:
         return [1]
     processors = hopper.processors(problem)
     tiles, steps = math.prod(_num_tiles(problem, shape)), _num_steps(problem)
     wanted = {rounds * processors // tiles for rounds in (1, 2, 3)} if tiles < 2 * processors else set()
     if problem.dtype is dtypes.float32:
         wanted.add(-(-steps // _MOST_STEPS))
-    return [1, *sorted(splits for splits in wanted if 1 < splits <= min(_MOST_SPLITS, steps // 2))]
+    most = min(_MOST_SPLITS, steps // 2)
+    return [1, *sorted({min(splits, most) for splits in wanted if min(splits, most) > 1})]
 
 
 def _padded(num_bytes: int) -> int:
     return -(-num_bytes // 256) * 256
-
-
-def _axes(problem: ConvProblem) -> list[tuple[Axis, Axis]]:
-    """(row, column) of each launch."""
-    p = problem
-    sizes = list(zip(p.input_shape[2:], p.weight_shape[2:], p.stride, p.padding, p.dilation, strict=True))
-    if p.direction == FORWARD:
-        return [(forward_axis(*sizes[0]), forward_axis(*sizes[1]))]
-    assert p.direction == INPUT_GRAD
-    return [(row, column) for row in input_grad_axes(*sizes[0]) for column in input_grad_axes(*sizes[1])]
 
 
 def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -> tuple[Pixels, dict[str, int]]:
@@ -319,7 +312,7 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
         "taps_y": row.taps, "taps_x": column.taps, "spread_y": spread_y, "spread_x": spread_x,
         "tap_first_y": first_y, "tap_step_y": step_y, "tap_first_x": first_x, "tap_step_x": step_x,
         "weight_width": p.weight_shape[3], "num_splits": candidate.splits, "relu": int(p.activation == "relu"),
-        "in_height": sizes[1],
+        "is_beside": 0, "in_height": sizes[1],
         "out_image": out_strides[0], "out_row": out_strides[1], "out_column": out_strides[2], "out_start": out_start,
     }  # fmt: skip
     return pixels, geometry

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.overlap import _follow
+from genesis.backends.cuda.launch.overlap import _begin, _end
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import _beyond_parts, _pixel
@@ -18,8 +18,8 @@ from genesis.backends.cuda.ops.conv.kernels.epilogue import _activated, _biased
 
 # Sizes that change from layer to layer, and of which no faster code could be made.
 SIZES = [
-    "num_pixels", "out_size", "whole_size", "first_place", "place_step", "size", "taps", "weight_taps", "tap_first",
-    "tap_step", "step", "start", "spread",
+    "is_beside", "num_pixels", "out_size", "whole_size", "first_place", "place_step", "size", "taps", "weight_taps",
+    "tap_first", "tap_step", "step", "start", "spread",
 ]  # fmt: skip
 
 
@@ -80,6 +80,7 @@ def _grouped_conv_kernel(
     bias_ptr,
     residual_ptr,
     statistics_ptr,
+    is_beside,
     num_pixels,
     num_groups,
     out_size,
@@ -116,7 +117,7 @@ def _grouped_conv_kernel(
     *weight_taps, IN), or (num_groups · IN, *weight_taps, OUT) if TRANSPOSED. WHOLE: PACK divides num_groups.
     STATISTICS: (3, pixel tile, channel) as engine.candidate.Parts says. PRECISION: "multiply-adds", or one of tl.dot.
     """
-    _follow(PDL)
+    _begin(is_beside, PDL)
     group_tiles = tl.cdiv(num_groups, PACK)
     program = tl.program_id(0)
     pixel_tile = program // group_tiles
@@ -199,6 +200,7 @@ def _grouped_conv_kernel(
         tl.store(parts, mean, mask=out_mask)
         tl.store(parts + plane, tl.sum(distance, axis=0) / count, mask=out_mask)
         tl.store(parts + 2 * plane, tl.sum(distance * distance, axis=0), mask=out_mask)
+    _end(is_beside, PDL)
 
 
 def _specimen(dtype, precision, channels=(8, 8), pack=4, **options):
@@ -209,7 +211,7 @@ def _specimen(dtype, precision, channels=(8, 8), pack=4, **options):
         "BLOCK_K": 32, "num_warps": 4, "num_stages": 3,
     }  # fmt: skip
     square, pair = (28, 28), (1, 1)
-    sizes = (3000, 32, square, square, (0, 0), pair, square, (3, 3), (3, 3), (0, 0), pair, pair, (-1, -1), pair)
+    sizes = (0, 3000, 32, square, square, (0, 0), pair, square, (3, 3), (3, 3), (0, 0), pair, pair, (-1, -1), pair)
     return Specimen(_grouped_conv_kernel, (*(dtype,) * 5, dtypes.float32, *sizes), {**constants, **options})
 
 

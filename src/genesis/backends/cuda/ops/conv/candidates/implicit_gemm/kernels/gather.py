@@ -13,14 +13,16 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.overlap import _follow
+from genesis.backends.cuda.launch.overlap import _begin, _end
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.matmul.kernels import _grouped
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
 # Sizes that change from layer to layer, and of which no faster code could be made.
-SIZES = ["num_pixels", "out_size", "size", "taps", "step", "start", "spread", "num_splits"]
+SIZES = [
+    "is_beside", "num_pixels", "out_size", "size", "taps", "step", "start", "spread", "num_splits",
+]  # fmt: skip
 
 
 @triton.jit
@@ -78,6 +80,7 @@ def _conv_kernel(
     weight_ptr,
     bias_ptr,
     residual_ptr,
+    is_beside,
     num_pixels,
     num_outputs,
     num_inputs,
@@ -113,7 +116,7 @@ def _conv_kernel(
     INPUT_VECTOR divides num_inputs and the input's strides, OUTPUT_VECTOR num_outputs and the result's. TRANSPOSED:
     the weight's outputs lie side by side, not its inputs; it need not be told where both are 1.
     """
-    _follow(PDL)
+    _begin(is_beside, PDL)
     num_inputs, num_outputs = _multiple(num_inputs, INPUT_VECTOR), _multiple(num_outputs, OUTPUT_VECTOR)
     WEIGHT_VECTOR: tl.constexpr = OUTPUT_VECTOR if TRANSPOSED else INPUT_VECTOR
     weight_step = weight_strides[0] if TRANSPOSED else _multiple(weight_strides[0], WEIGHT_VECTOR)
@@ -205,6 +208,7 @@ def _conv_kernel(
     place = _place(image, row, column, out_strides, OUTPUT_VECTOR)
     offsets = place[:, None] + (channels * out_strides[1])[None, :]
     tl.store(out_ptr + offsets, result.to(out_ptr.dtype.element_ty), mask=mask)
+    _end(is_beside, PDL)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -214,6 +218,7 @@ def _depthwise_kernel(
     weight_ptr,
     bias_ptr,
     residual_ptr,
+    is_beside,
     num_pixels,
     num_channels,
     outputs_per_input,
@@ -239,7 +244,7 @@ def _depthwise_kernel(
 
     weight_strides: (channel, height, width). Of outputs_per_input and inputs_per_output one is 1.
     """
-    _follow(PDL)
+    _begin(is_beside, PDL)
     pixels = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     pixel_mask = pixels < num_pixels
@@ -270,6 +275,7 @@ def _depthwise_kernel(
     place = image * out_strides[0] + row * out_strides[2] + column * out_strides[3]
     offsets = place[:, None] + (channels * out_strides[1])[None, :]
     tl.store(out_ptr + offsets, result.to(out_ptr.dtype.element_ty), mask=mask)
+    _end(is_beside, PDL)
 
 
 def _specimens(dtype, flat, block, wide=False):
@@ -280,7 +286,23 @@ def _specimens(dtype, flat, block, wide=False):
     blocks = {"BLOCK_M": block, "BLOCK_N": 64, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
     geometry = ((28, 28), (30, 30), (3, 3), (2, 2), (-1, -1), (1, 1))
     nhwc = (50176, 1, 1792, 64)
-    conv = (dtype, dtype, dtype, dtype, None, 3000, outputs, inputs, *geometry, nhwc, nhwc, (576, 1, 192, 64), 0, None)
+    conv = (
+        dtype,
+        dtype,
+        dtype,
+        dtype,
+        None,
+        0,
+        3000,
+        outputs,
+        inputs,
+        *geometry,
+        nhwc,
+        nhwc,
+        (576, 1, 192, 64),
+        0,
+        None,
+    )
     residual = (dtype, dtype, dtype, None, dtype, *conv[5:-1], nhwc)
     return [
         Specimen(_conv_kernel, conv, {**products, **blocks, "RELU": False, "GROUP": 8}),
@@ -296,7 +318,9 @@ def _uneven_specimen(dtype, flat):
     geometry = ((28, 28), (28, 28), (3, 3), (1, 1), (1, 1), (-1, -1))
     strides = ((15680, 1, 560, 20), (14112, 1, 504, 18), (1, 180, 60, 20), 3240, None)
     return Specimen(
-        _conv_kernel, (dtype, dtype, dtype, None, None, 784, 20, 18, *geometry, *strides), {**how, **vectors, **blocks}
+        _conv_kernel,
+        (dtype, dtype, dtype, None, None, 1, 784, 20, 18, *geometry, *strides),
+        {**how, **vectors, **blocks},
     )
 
 
@@ -304,7 +328,7 @@ def _depthwise_specimens(dtype):
     constants = {"COMPUTE": COMPUTE[dtype], "WIDE": False, "BLOCK_M": 32, "BLOCK_N": 64}
     geometry = ((28, 28), (30, 30), (3, 3), (2, 2), (-1, -1), (1, 1))
     nhwc = (50176, 1, 1792, 64)
-    forward = (dtype, dtype, dtype, dtype, dtype, 3000, 64, 1, 1, *geometry, nhwc, nhwc, (9, 3, 1), nhwc)
+    forward = (dtype, dtype, dtype, dtype, dtype, 0, 3000, 64, 1, 1, *geometry, nhwc, nhwc, (9, 3, 1), nhwc)
     return [
         Specimen(_depthwise_kernel, forward, {**constants, "RELU": True}),
     ]

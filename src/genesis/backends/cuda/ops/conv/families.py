@@ -12,6 +12,7 @@ from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
+from genesis.backends.cuda.ops.conv.candidates.folded import FoldedFamily, fold
 from genesis.backends.cuda.ops.conv.candidates.grouped import shape as grouped_shapes
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import shape as plain_shapes
@@ -46,6 +47,18 @@ FAMILIES: tuple[Family[ConvProblem], ...] = (
 
 
 def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
+    """Candidates for this problem: those that take its taps as channels first, where that can be.
+
+    A window that is the whole image is a matrix product; as a convolution, of its input's gradient's products all but
+    one in so many taps are with padding.
+    """
+    folded = fold(problem)
+    if folded is None:
+        return _with_passes(problem)
+    return [*map(FoldedFamily, _with_passes(folded)), *_with_passes(problem)]
+
+
+def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     """Candidates for this problem, the passes appended for what they do not fuse.
 
     Statistics come by a pass of their own until it is measured that they should not, but for the kernels to which they
@@ -74,11 +87,11 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     bfloat16.
     """
     if problem.statistics:
-        appended = [PassFamily(_STATISTICS_PASS, family) for family in in_order(_STATISTICS_PASS.without(problem))]
+        appended = [PassFamily(_STATISTICS_PASS, family) for family in _with_passes(_STATISTICS_PASS.without(problem))]
         nearly_free = [family for family in FAMILIES if family in (_DEPTHWISE, _HALO_TILE)]
         return [*nearly_free, *appended, *(family for family in _with_statistics() if family not in nearly_free)]
     if _RESIDUAL_PASS.is_wanted(problem):
-        families = in_order(_RESIDUAL_PASS.without(problem))
+        families = _with_passes(_RESIDUAL_PASS.without(problem))
         return [each for family in families for each in (PassFamily(_RESIDUAL_PASS, family), family)]
     if _EPILOGUE_PASS.is_wanted(problem):
         plain = _in_order(_EPILOGUE_PASS.without(problem))
@@ -88,7 +101,7 @@ def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
 
 
 def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
-    """All families, the libraries and the kernels for groups where in_order() says."""
+    """All families, the libraries and the kernels for groups where _with_passes() says."""
     if grouped_shapes.is_best_guess(problem):
         first = (_WGMMA, _GROUPED) if problem.direction == WEIGHT_GRAD else (_GROUPED,)
         return [*first, *(family for family in FAMILIES if family not in first)]

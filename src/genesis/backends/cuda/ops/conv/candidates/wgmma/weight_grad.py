@@ -279,4 +279,4 @@ def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     most = min(steps // _LEAST_STEPS, room)
     first = -(-least * tiles // processors)
     wanted = {rounds * processors // tiles for rounds in range(first, first + 4)}
-    return sorted({least} | {splits for splits in wanted if least < splits <= most})
+    return sorted({least, *(max(least, min(splits, most)) for splits in wanted)})

@@ -161,7 +161,7 @@ def test_references_of_all_sizes_are_compiled_once(simulated: Backend, monkeypat
         for direction in (FORWARD, INPUT_GRAD, WEIGHT_GRAD):
             CONV.prepare_reference(dataclasses.replace(problem, direction=direction))
     names = [name for name, *_ in compiled]  # type: ignore[misc]
-    assert sorted(names) == ["_conv_kernel", "_conv_weight_grad_kernel", "_sum_splits_kernel"]
+    assert sorted(names) == ["_conv_kernel", "_conv_weight_grad_kernel", "_finish_splits_kernel"]
 
 
 class Decision(NamedTuple):

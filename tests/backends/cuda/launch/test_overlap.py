@@ -15,6 +15,7 @@ from triton.runtime.jit import JITFunction
 from genesis import dtypes
 from genesis.backends.cuda import ops
 from genesis.backends.cuda.driver.triton_driver import compile_kernel, overlapping
+from genesis.backends.cuda.launch import overlap
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv_bn_relu.kernels import conv_bn_relu as kernels
 from genesis.settings import override
@@ -27,7 +28,7 @@ def _triton_kernels() -> Iterator[JITFunction]:
     for module in pkgutil.walk_packages(ops.__path__, "genesis.backends.cuda.ops."):
         if "kernels" in module.name:
             for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, JITFunction) and "PDL" in value.arg_names and value.fn.__name__ != "_follow":
+                if isinstance(value, JITFunction) and "PDL" in value.arg_names and value.__module__ != overlap.__name__:
                     yield value
 
 
@@ -37,8 +38,9 @@ def test_kernels_in_triton_wait_before_all_else() -> None:
     for name, kernel in found.items():
         (function,) = ast.parse(kernel.src).body
         assert isinstance(function, ast.FunctionDef)
-        first = function.body[1] if ast.get_docstring(function) else function.body[0]
-        assert ast.unparse(first) == "_follow(PDL)", name
+        first, *_, last = map(ast.unparse, function.body[1:] if ast.get_docstring(function) else function.body)
+        assert first in ("_follow(PDL)", "_follow_and_hold(PDL)", "_begin(is_beside, PDL)"), name
+        assert (last == "_end(is_beside, PDL)") == (first == "_begin(is_beside, PDL)"), name
 
 
 def test_kernels_in_cuda_wait_before_they_read() -> None:
@@ -46,8 +48,8 @@ def test_kernels_in_cuda_wait_before_they_read() -> None:
     entries = [(path, body) for path in _OPS.rglob("*.cu") for body in _ENTRY.findall(path.read_text())]
     assert len(entries) >= 10
     for path, body in entries:
-        before, call, _ = body.partition("  follow();\n")
-        assert call, path.name
+        before, *calls = re.split(r"\bfollow(?:_and_hold)?\(\);\n", body)
+        assert len(calls) == 1, path.name
         assert not re.search(r"load_|copy_|value_at|\b(first|weight|grad|input|x)\[|map\b", before), path.name
 
 

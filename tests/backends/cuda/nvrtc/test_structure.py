@@ -98,4 +98,4 @@ def test_hoppers_kernels_are_given_their_members() -> None:
             assert len(hopper.geometry(source).pack(**geometry)) == hopper.geometry(source).num_bytes
     expansion = hopper.geometry(expand_1x1_hopper._HEADER)
     assert expansion.members == ("num_rows", "num_inputs", "num_outputs", "vector_bytes", "relu")
-    assert hopper.geometry(wgmma._SOURCE).num_bytes == 21 * 4 + 4 + 4 * 8
+    assert hopper.geometry(wgmma._SOURCE).num_bytes == 23 * 4 + 4 + 4 * 8

@@ -19,6 +19,17 @@ def _follow(PDL: tl.constexpr):
 
 
 @triton.jit
+def _follow_and_hold(PDL: tl.constexpr):
+    """As _follow(), but the next kernel comes up when this one ends.
+
+    Of kernels that leave no room beside them, what came up earlier would be packed onto the few multiprocessors that
+    are done first.
+    """
+    if PDL:
+        gdc_wait()
+
+
+@triton.jit
 def _begin(is_beside, PDL: tl.constexpr):
     """As _follow(), but beside the launch before where that computes another part of the same result.
 

@@ -44,6 +44,10 @@ FAMILIES: tuple[Family[ConvProblem], ...] = (
     _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(),
     *_PATCHES, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK, _GROUPED,
 )  # fmt: skip
+_FIRST_LIBRARY = next(i for i, family in enumerate(FAMILIES) if family.prefix in _LIBRARIES)
+_WGMMA_BEFORE_LIBRARIES = (
+    *FAMILIES[:_FIRST_LIBRARY], _WGMMA, *(family for family in FAMILIES[_FIRST_LIBRARY:] if family is not _WGMMA)
+)  # fmt: skip
 
 
 def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
@@ -71,7 +75,8 @@ def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     such of a library's as it must compile first.
 
     cuBLASLt comes before all that compute the same: of the products in benchmarks/results/bench_conv.md, in 16 bits
-    and rounded float32, a library wins all but one.
+    and rounded float32, a library wins all but one. Weight gradients of several taps in 16 bits are Hopper's kernels'
+    first: most of cuDNN's first plans are behind them.
 
     The libraries come last
     - where all bits of float32 count. They have nothing on tensor cores for that, and their sums are chains of
@@ -106,6 +111,10 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
         first = (_WGMMA, _GROUPED) if problem.direction == WEIGHT_GRAD else (_GROUPED,)
         return [*first, *(family for family in FAMILIES if family not in first)]
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
+    if problem.direction == WEIGHT_GRAD and problem.dtype.itemsize == 2 and math.prod(problem.weight_shape[2:]) > 1:
+        families = _WGMMA_BEFORE_LIBRARIES
+    else:
+        families = FAMILIES
     first_layer = (
         problem.dtype is dtypes.bfloat16
         and problem.direction == FORWARD
@@ -113,9 +122,9 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     )
     waits_for_the_host = problem.flops < 10**8 and problem.bytes < 2**20
     if not (exact or first_layer or waits_for_the_host or plain_shapes.is_best_guess(problem)):
-        return FAMILIES
+        return families
     is_short = problem.dtype.itemsize == 2 and math.prod(problem.weight_shape[1:]) <= _ONE_STEP
-    return sorted(FAMILIES, key=lambda each: (each.prefix in _LIBRARIES, is_short and each is _FIRST_LAYER))
+    return sorted(families, key=lambda each: (each.prefix in _LIBRARIES, is_short and each is _FIRST_LAYER))
 
 
 def _with_statistics() -> list[Family[ConvProblem]]:

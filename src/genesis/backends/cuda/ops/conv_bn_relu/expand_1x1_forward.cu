@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
   if (threadIdx.x == 0) barrier_init(ready, 1);
   begin_barriers(barriers);
   __syncthreads();
-  follow();
+  follow_and_hold();
   const int blocks = g.num_outputs / COLUMNS, column = blockIdx.x % blocks * COLUMNS;
   const int program = blockIdx.x / blocks, programs = gridDim.x / blocks, tiles = (g.num_rows + ROWS - 1) / ROWS;
   if (group == 0) {

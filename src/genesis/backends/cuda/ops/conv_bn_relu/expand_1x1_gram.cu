@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   begin_barriers(barriers);
   __syncthreads();
-  follow();
+  follow_and_hold();
   const int tiles = (g.num_rows + ROWS - 1) / ROWS;
   if (group == 0) {
     if (threadIdx.x == 0) {

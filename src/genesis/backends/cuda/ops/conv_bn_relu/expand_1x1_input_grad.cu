@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_input_grad(
   if (threadIdx.x == 0) barrier_init(ready, 1);
   begin_barriers(barriers);
   __syncthreads();
-  follow();
+  follow_and_hold();
   const int tiles = (g.num_rows + ROWS - 1) / ROWS;
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");

@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   begin_barriers(barriers);
   __syncthreads();
-  follow();
+  follow_and_hold();
   const int blocks = g.num_outputs / COLUMNS, part = blockIdx.x / blocks, parts = gridDim.x / blocks;
   const int column = blockIdx.x % blocks * COLUMNS, tiles = (g.num_rows + ROWS - 1) / ROWS;
   if (group == 0) {

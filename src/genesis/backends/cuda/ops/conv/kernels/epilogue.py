@@ -32,7 +32,7 @@ def _activated(result, residual, RELU: tl.constexpr):
     return result
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"])
 def _finish_splits_kernel(
     out_ptr,
     partial_ptr,
@@ -49,20 +49,23 @@ def _finish_splits_kernel(
     """out = act(Σ partial + bias + residual); partial: (splits, …, channels), added up in a fixed order, in float64.
 
     Many short splits are then more accurate than few long ones; reading them takes longer than adding them up. SPLITS
-    of them are read at a time: one after the other, each read would wait for the one before.
+    of them are read at a time, as one after the other each read would wait for the one before, and have sums of their
+    own: threads exchange them once.
     """
     _follow(PDL)
     elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = elements < num_elements
-    exact = tl.zeros((BLOCK,), tl.float64)
+    exact = tl.zeros((SPLITS, BLOCK), tl.float64)
     for first in range(0, num_splits, SPLITS):
         splits = first + tl.arange(0, SPLITS)
         places = partial_ptr + splits.to(tl.int64)[:, None] * num_elements + elements[None, :]
         partial = tl.load(places, mask=(splits < num_splits)[:, None] & mask[None, :], other=0)
-        exact += tl.sum(partial.to(tl.float64), 0)
-    total = exact.to(tl.float32)
+        exact += partial.to(tl.float64)
+    total = tl.sum(exact, 0)
+    if partial_ptr.dtype.element_ty != tl.float64:
+        total = total.to(tl.float32)
     if bias_ptr is not None:
-        total += tl.load(bias_ptr + elements % num_channels, mask=mask, other=0).to(tl.float32)
+        total += tl.load(bias_ptr + elements % num_channels, mask=mask, other=0).to(total.dtype)
     residual = None
     if residual_ptr is not None:
         residual = tl.load(residual_ptr + elements, mask=mask, other=0)
@@ -111,6 +114,11 @@ SPECIMENS = [
         _finish_splits_kernel, (_f32, _f32, None, None, 3, 100_000, 64), {"RELU": False, "SPLITS": 4, "BLOCK": 64}
     ),
     Specimen(
-        _finish_splits_kernel, (*(_f32,) * 4, 3, 100_000, 64), {"RELU": True, "SPLITS": 64, "BLOCK": 64}
+        _finish_splits_kernel, (*(_f32,) * 4, 3, 100_000, 64),
+        {"RELU": True, "SPLITS": 64, "BLOCK": 32, "num_warps": 2},
+    ),
+    Specimen(
+        _finish_splits_kernel, (dtypes.float64, dtypes.float64, None, None, 3, 100_000, 64),
+        {"RELU": False, "SPLITS": 16, "BLOCK": 128, "num_warps": 2},
     ),
 ]  # fmt: skip

@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int rest = blockIdx.x / g.slices, first_group = (blockIdx.x - rest * g.slices) * g.lanes;
   const int part = rest / g.tap_groups, first_tap = (rest - part * g.tap_groups) * TAPS_Y;
   const int group = first_group + lane;
-  follow();
+  follow_and_hold();
   float sums[TAPS_Y][TAPS_X][OUTPUTS];
 #pragma unroll
   for (int i = 0; i < TAPS_Y * TAPS_X * OUTPUTS; ++i) sums[i / (TAPS_X * OUTPUTS)][i / OUTPUTS % TAPS_X][i % OUTPUTS] = 0;

@@ -57,8 +57,10 @@ class Grouped(Candidate[ConvProblem]):
     def prepare(self, problem: ConvProblem) -> Launch:
         if problem.direction == WEIGHT_GRAD:
             return _prepare_weight_grad(problem, self.shape)
-        axes = [pair for pair in launch_axes(problem) if pair[0].out_size * pair[1].out_size > 0]
-        launches = [_prepare_gather(problem, self.shape, pair, is_beside=pair is not axes[0]) for pair in axes]
+        launches = [
+            _prepare_gather(problem, self.shape, axes, is_beside=index > 0)
+            for index, axes in enumerate(launch_axes(problem))
+        ]
         if len(launches) == 1:
             return launches[0]
 

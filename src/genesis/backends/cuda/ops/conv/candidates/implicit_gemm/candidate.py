@@ -18,6 +18,7 @@ from genesis.backends.cuda.launch.binding import Pointer, accumulator, bind
 from genesis.backends.cuda.launch.tiles import Tile
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import shape
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels import gather, weight_grad
+from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 from genesis.shapes import channels_last_strides
@@ -253,14 +254,11 @@ def _prepare_weight_grad(problem: ConvProblem, tile: Tile, flat: bool, general: 
         )  # fmt: skip
     if num_splits == 1:
         return lambda stream, out, grad, x, *_: ready(stream, out, grad, x)
-    add_up = bind(
-        weight_grad._sum_splits_kernel, p.device, (-(-num_elements // 1024),), Pointer(p.dtype, p.alignment),
-        Pointer(sums), num_splits, num_elements, COMPUTE=COMPUTE[p.dtype], BLOCK=1024, general=general,
-    )  # fmt: skip
+    finish = finisher(p, num_splits, sums, general)
 
     def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:
         ready(stream, workspace, grad, x)
-        add_up(stream, out, workspace)
+        finish(stream, out, workspace, 0, 0)
 
     return run
 

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
   const uint4* const my_grads = patch + my_output / 4;
   const uint4* const my_inputs =
       input_pixels + (my_tap / TAPS_X * DILATION_Y * PATCH_X + my_tap % TAPS_X * DILATION_X) * INPUT_PITCH + my_input / 4;
-  follow();
+  follow_and_hold();
   float sums[SUMS], totals[SUMS];
 #pragma unroll
   for (int i = 0; i < SUMS; ++i) totals[i] = 0.f;

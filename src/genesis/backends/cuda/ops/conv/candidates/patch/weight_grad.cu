@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
   const uint4* const my_inputs =
       input_pixels + ((lane / 8 % 2 * STRIDE_Y + tap_row * DILATION_Y) * PATCH_X + lane % 8 * STRIDE_X) * INPUT_PITCH +
       my_input / 8;
-  follow();
+  follow_and_hold();
   float sums[SUMS / 4][4];  // of (16 outputs, 8 inputs, tap)
 #pragma unroll
   for (int i = 0; i < SUMS; ++i) sums[i / 4][i % 4] = 0.f;

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.overlap import _follow
+from genesis.backends.cuda.launch.overlap import _follow, _follow_and_hold
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.kernels.epilogue import _activated, _biased
 
@@ -146,7 +146,7 @@ def _small_k_weight_grad_kernel(
     PDL: tl.constexpr,
 ):
     """One program per output and tap, per split of the pixels, per BLOCK_C channels. out: (splits, weight), float32."""
-    _follow(PDL)
+    _follow_and_hold(PDL)
     output = tl.program_id(0) // (TAPS_Y * TAPS_X)
     tap = tl.program_id(0) % (TAPS_Y * TAPS_X)
     split = tl.program_id(1)

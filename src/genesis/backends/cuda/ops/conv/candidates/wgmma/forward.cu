@@ -41,7 +41,7 @@ struct Geometry {
   int tap_first_y, tap_step_y, tap_first_x, tap_step_x, weight_width;  // which of the weight's taps these are
   int num_splits;                      // programs that share the terms of a tile; each writes sums of its own
   int relu;
-  int is_beside;                       // the launch before computes other results of the same convolution
+  int is_beside, has_more_beside;      // the launch before, or after, computes other results of the same convolution
   int in_height;                       // of the operand: beyond it there is padding
   long long out_image, out_row, out_column, out_start;  // in elements
 };
@@ -230,10 +230,8 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     fence_barriers();
   }
   __syncthreads();
-  if (g.is_beside)
-    begin_beside();
-  else
-    follow();
+  if (!g.is_beside) follow_and_hold();
+  if (g.has_more_beside) let_next_begin();
   const int chunks = (g.num_inputs + BK - 1) / BK, row_steps = g.taps_x * chunks;
   const int units = (g.num_outputs + BN - 1) / BN * ((g.num_pixels + BM - 1) / BM) * g.num_splits;
   if (group == 0) {

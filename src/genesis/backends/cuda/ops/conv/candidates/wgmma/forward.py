@@ -165,7 +165,8 @@ class Wgmma(Candidate[ConvProblem]):
             weight = Box(p.dtype, (outputs, math.prod(taps), inputs), (_TERMS, 1, 64))
         num_addresses = 5 if p.statistics else 4
         launches: list[AddressLaunch] = []
-        for row, column in launch_axes(p):
+        axes = launch_axes(p)
+        for index, (row, column) in enumerate(axes):
             pixels, geometry = _geometry(p, self, row, column)
             if view is not None:
                 pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
@@ -173,11 +174,10 @@ class Wgmma(Candidate[ConvProblem]):
             grid = min(-(-geometry["num_pixels"] // shape.rows) * column_tiles * self.splits, hopper.processors(p))
             if p.statistics:
                 grid = self.parts(p).number * column_tiles
-            if grid:
-                geometry["is_beside"] = int(bool(launches))
-                threads, maps = 32 * (4 + 4 * shape.consumers), (pixels, weight, weight)
-                packed = hopper.geometry(_SOURCE).pack(**geometry)
-                launches.append(kernel.prepare(grid, threads, maps, num_addresses, packed))
+            geometry |= {"is_beside": int(index > 0), "has_more_beside": int(index + 1 < len(axes))}
+            threads, maps = 32 * (4 + 4 * shape.consumers), (pixels, weight, weight)
+            packed = hopper.geometry(_SOURCE).pack(**geometry)
+            launches.append(kernel.prepare(grid, threads, maps, num_addresses, packed))
         prepare_weight = _weight_splitter(p, space, 2 if shape.products == 3 else 1) if is_split else None
         finish = finisher(p, self.splits) if self.splits > 1 else None
 
@@ -312,7 +312,7 @@ def _geometry(problem: ConvProblem, candidate: Wgmma, row: Axis, column: Axis) -
         "taps_y": row.taps, "taps_x": column.taps, "spread_y": spread_y, "spread_x": spread_x,
         "tap_first_y": first_y, "tap_step_y": step_y, "tap_first_x": first_x, "tap_step_x": step_x,
         "weight_width": p.weight_shape[3], "num_splits": candidate.splits, "relu": int(p.activation == "relu"),
-        "is_beside": 0, "in_height": sizes[1],
+        "is_beside": 0, "has_more_beside": 0, "in_height": sizes[1],
         "out_image": out_strides[0], "out_row": out_strides[1], "out_column": out_strides[2], "out_start": out_start,
     }  # fmt: skip
     return pixels, geometry

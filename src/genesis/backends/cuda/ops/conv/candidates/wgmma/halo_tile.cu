@@ -219,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
   }
   const int blocks = g.num_outputs / 64, block = blockIdx.x % blocks;
   const int program = blockIdx.x / blocks, programs = gridDim.x / blocks;
-  follow();
+  follow_and_hold();
 #if TF32 && TRANSPOSED_WEIGHT
   load_transposed(weight, weight_values, block, g.num_outputs);
   fence_for_engines();

@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
     fence_barriers();
   }
   __syncthreads();
-  follow();
+  follow_and_hold();
   const int taps = g.taps_y * g.taps_x;
   const int tiles = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * (taps / (TAP_ROWS * TAPS));
   const int groups = GROUPED ? g.num_groups : 1, units = tiles * groups * g.num_splits;

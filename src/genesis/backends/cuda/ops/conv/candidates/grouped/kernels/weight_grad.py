@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.overlap import _follow
+from genesis.backends.cuda.launch.overlap import _follow_and_hold
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import _beyond_parts, _pixel
@@ -44,7 +44,7 @@ def _grouped_weight_grad_kernel(
     PDL: tl.constexpr,
 ):
     """partial (split, num_groups · OUT, taps, IN), float32. WIDTH columns of a tile belong to one tap."""
-    _follow(PDL)
+    _follow_and_hold(PDL)
     num_taps = taps[0] * taps[1]
     tap_tiles = tl.cdiv(num_taps, TAPS)
     group_tiles = tl.cdiv(num_groups, PACK)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.overlap import _follow
+from genesis.backends.cuda.launch.overlap import _follow_and_hold
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import (
@@ -69,7 +69,7 @@ def _conv_weight_grad_kernel(
     taps; else it lies in one. INPUT_VECTOR divides num_inputs and the input's strides, OUTPUT_VECTOR num_outputs and
     the gradient's.
     """
-    _follow(PDL)
+    _follow_and_hold(PDL)
     num_inputs, num_outputs = _multiple(num_inputs, INPUT_VECTOR), _multiple(num_outputs, OUTPUT_VECTOR)
     output_tiles = tl.cdiv(num_outputs, BLOCK_M)
     if FLAT:
@@ -177,7 +177,7 @@ def _depthwise_weight_grad_kernel(
     PDL: tl.constexpr,
 ):
     """One program per tap, split of the pixels and block of channels. out_strides: as _conv_weight_grad_kernel's."""
-    _follow(PDL)
+    _follow_and_hold(PDL)
     tap = tl.program_id(0) // num_splits
     split = tl.program_id(0) % num_splits
     tap_row = tap // taps[1]
@@ -205,21 +205,6 @@ def _depthwise_weight_grad_kernel(
     offsets = split.to(tl.int64) * out_strides[0] + tap_row * out_strides[3] + tap_column * out_strides[4]
     offsets += channels * out_strides[1]
     tl.store(out_ptr + offsets, result.to(out_ptr.dtype.element_ty), mask=channel_mask)
-
-
-@triton.jit(do_not_specialize=["num_splits"])
-def _sum_splits_kernel(
-    out_ptr, partial_ptr, num_splits, num_elements, COMPUTE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-):
-    """out (element) = the sum of partial (split, element), in the order of the splits."""
-    _follow(PDL)
-    elements = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = elements < num_elements
-    total = tl.zeros((BLOCK,), COMPUTE)
-    for _ in range(num_splits):
-        total += tl.load(partial_ptr + elements, mask=mask, other=0)
-        partial_ptr += num_elements
-    tl.store(out_ptr + elements, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 def _specimen(dtype, flat, block, wide=False, vectors=(1, 1)):
@@ -252,9 +237,4 @@ SPECIMENS = [
     _specimen(dtypes.bfloat16, True, 64, vectors=(2, 4)),
     _depthwise_specimen(dtypes.bfloat16),
     _depthwise_specimen(dtypes.float32),
-    Specimen(
-        _sum_splits_kernel,
-        (dtypes.bfloat16, dtypes.float32, 4, 36864),
-        {"COMPUTE": COMPUTE[dtypes.float32], "BLOCK": 1024},
-    ),
 ]

@@ -20,9 +20,9 @@ def _follow(PDL: tl.constexpr):
 
 @triton.jit
 def _follow_and_hold(PDL: tl.constexpr):
-    """As _follow(), but the next kernel comes up when this one ends.
+    """Wait as _follow() does; the next kernel comes up when this one ends.
 
-    Of kernels that leave no room beside them, what came up earlier would be packed onto the few multiprocessors that
+    After kernels that leave no room beside them, what came up earlier would be packed onto the few multiprocessors that
     are done first.
     """
     if PDL:
@@ -31,7 +31,7 @@ def _follow_and_hold(PDL: tl.constexpr):
 
 @triton.jit
 def _begin(is_beside, PDL: tl.constexpr):
-    """As _follow(), but beside the launch before where that computes another part of the same result.
+    """Wait as _follow() does, but not for a launch before that computes another part of the same result.
 
     What came before that one has ended when this one begins. Such a kernel calls _end() last of all.
     """

@@ -17,7 +17,7 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.bench import build
-from genesis.backends.cuda.engine.candidate import ALLOWED, FULL, Candidate
+from genesis.backends.cuda.engine.candidate import ALLOWED, FULL
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import launch_axes
@@ -27,8 +27,7 @@ from genesis.backends.cuda.ops.conv.candidates.wgmma import forward as wgmma
 from genesis.backends.cuda.ops.conv.candidates.wgmma import weight_grad as wgmma_weight_grad
 from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import Wgmma, WgmmaFamily
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from genesis.backends.cuda.runtime import array, streams
-from genesis.shapes import channels_last_strides
+from tests.backends.cuda.ops.conv.candidates.against_float64 import run
 
 PROBLEMS = [
     ConvProblem(direction, input, weight, stride, padding, dilation, dtype=dtypes.float32)
@@ -315,14 +314,6 @@ TOLERANCE = {
 }  # fmt: skip
 
 
-def _on_gpu(problem: ConvProblem, candidate: Candidate, *operands: Any) -> Any:
-    out = array.empty(problem.result_shape, problem.dtype, 0, channels_last_strides(problem.result_shape))
-    workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
-    given = [0 if operand is None else operand.data_pointer for operand in operands]
-    candidate.prepare(problem)(streams.current_handle(0), out.data_pointer, *given, workspace.data_pointer)
-    return out
-
-
 def _gradient(problem: ConvProblem, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     p = problem
     if p.direction == WEIGHT_GRAD:
@@ -365,7 +356,7 @@ def test_every_candidate(
     candidates = [each for family in families for each in family.variants(problem)]
     assert candidates or problem.groups == 1
     for candidate in candidates:
-        result = get(_on_gpu(problem, candidate, *operands)).double()
+        result = get(run(problem, candidate, operands)).double()
         assert (result - expected).norm() <= TOLERANCE[dtype, precision] * expected.norm(), candidate.name
 
 
@@ -393,7 +384,7 @@ def test_float32_of_any_magnitude(
     expected = _gradient(problem, first.double(), second.double())
     for candidate in WgmmaFamily().variants(problem):
         sums = candidate.num_sums  # type: ignore[attr-defined]
-        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        result = get(run(problem, candidate, [put(first), put(second), None, None])).double()
         steps = 0.5 * (1 + (sums if sums > 1 else 0)) * 2.0**-149 * math.sqrt(expected.numel())
         relative = TOLERANCE[dtypes.float32, precision]
         error = (result - expected).norm()
@@ -429,7 +420,7 @@ def test_large_numbers_beside_small_ones(cuda: Backend, put: Callable[[Any], Any
     calm = expected.abs() < 1e30
     assert 0 < int(calm.sum()) < calm.numel()
     for candidate in WgmmaFamily().variants(problem):
-        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        result = get(run(problem, candidate, [put(first), put(second), None, None])).double()
         for part in (calm, ~calm):
             assert (result - expected)[part].norm() <= 3e-7 * expected[part].norm(), candidate.name
 
@@ -451,7 +442,7 @@ def test_groups_do_not_see_each_other(cuda: Backend, put: Callable[[Any], Any], 
     grad[1, others, 2, 2], input[1, groups * problem.weight_shape[1], 3, 3] = torch.inf, torch.nan
     expected = _gradient(problem, grad.double(), input.double())[:others]
     for candidate in WgmmaFamily().variants(problem):
-        result = get(_on_gpu(problem, candidate, put(grad), put(input), None, None)).double()[:others]
+        result = get(run(problem, candidate, [put(grad), put(input), None, None])).double()[:others]
         assert (result - expected).norm() <= 3e-7 * expected.norm(), candidate.name
 
 
@@ -468,7 +459,7 @@ def test_infinities_and_nan(cuda: Backend, put: Callable[[Any], Any], get: Any, 
     expected = _gradient(problem, first.double(), second.double())
     finite = expected.isfinite()
     for candidate in WgmmaFamily().variants(problem):
-        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        result = get(run(problem, candidate, [put(first), put(second), None, None])).double()
         assert torch.equal(result.isnan(), expected.isnan()), candidate.name
         assert torch.equal(result[result.isinf()], expected[expected.isinf()]), candidate.name
         tolerance = TOLERANCE[dtypes.float32, precision]
@@ -493,7 +484,7 @@ def test_infinities_at_the_borders(
     finite = expected.isfinite()
     assert all(finite[:, channel].any() for channel in (3, 5, 7))
     for candidate in WgmmaFamily().variants(problem):
-        result = get(_on_gpu(problem, candidate, put(first), put(second), None, None)).double()
+        result = get(run(problem, candidate, [put(first), put(second), None, None])).double()
         assert torch.equal(result.isnan(), expected.isnan()), candidate.name
         assert torch.equal(result[result.isinf()], expected[expected.isinf()]), candidate.name
         tolerance = TOLERANCE[dtypes.float32, precision]

@@ -29,6 +29,10 @@ _LEAST_STEPS, _MOST_STEPS = 6, 128  # of a split: each ends with an addition in 
 # H200, 3136 steps were 2.3e-4 off; rounded to float16, which alone comes to 2.1e-4, 1.3e-4 may be.
 _LONGEST_CHAIN = 1024
 _MOST_BYTES = 256 << 20  # of partial sums
+# Microseconds, as candidates for the convolutions of benchmarks/zoo_convs.json took in 16 bits on an H200: of a
+# step with 64 columns, a block of 64 rows multiplied or 64 lines loaded; of 64 × 64 sums stored; of all else.
+_MULTIPLIED, _LOADED, _STORED, _LAUNCHED, _FINISHED = 0.074, 0.104, 0.54, 0.8, 4.0
+_BYTES_READ, _BYTES_OF_SUMS = 4e6, 3e6  # in a microsecond
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,16 +160,17 @@ class WgmmaWeightGrad(Candidate[ConvProblem]):
         return _is_supported(problem)
 
     def estimate(self, problem: ConvProblem) -> float:
-        """A guess at the time, in steps of a tile of 64 columns."""
+        """A guess at the time: microseconds in 16 bits, steps of a tile of 64 columns in float32."""
         rounds = -(-_num_tiles(problem, self.shape) * self.splits // hopper.processors(problem))
         shape, columns = self.shape, self.shape.columns / 64
-        products, loaded = (
-            shape.sharers * columns * shape.taps,
-            shape.rows / 64 + columns * shape.windows * shape.tap_rows,
-        )
-        step = products + loaded
-        sums = self.num_sums * numel(problem.weight_shape) / 2**18 if self.num_sums > 1 else 0
-        return rounds * step * (_num_steps(problem, self.shape) / self.splits + 3) + sums
+        products, lines = shape.sharers * columns * shape.taps, shape.rows / 64
+        lines += columns * shape.windows * shape.tap_rows
+        steps, num_bytes = _num_steps(problem, shape) / self.splits, self.workspace(problem)
+        if problem.dtype is dtypes.float32:
+            return rounds * (products + lines) * (steps + 3) + num_bytes / 2**20
+        compute = rounds * (math.ceil(steps) * max(_MULTIPLIED * products, _LOADED * lines) + _STORED * products)
+        finish = _FINISHED + num_bytes / _BYTES_OF_SUMS if num_bytes else 0
+        return _LAUNCHED + max(compute, problem.bytes / _BYTES_READ) + finish
 
     def workspace(self, problem: ConvProblem) -> int:
         return self.num_sums * 4 * numel(problem.weight_shape) if self.num_sums > 1 else 0

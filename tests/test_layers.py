@@ -74,7 +74,7 @@ LAYERS = {  # from the bottom up
 }
 
 PRIVATE = {  # modules that only their owners import; the others go through the owner's package
-    "genesis.backends.cpu": ("genesis.backends.cpu",),
+    "genesis.backends.cpu": ("genesis.backends.cpu", "genesis.torch"),
     "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda", "genesis.distributed.nccl", "genesis.torch"),
     "genesis.backends.tools": ("genesis.backends",),
     "torch": (
@@ -308,7 +308,7 @@ KNOWN = {"genesis", "genesis.backends", "genesis.backends.cpu", "genesis.functio
         ("genesis.functional.activation", "def f():\n    import genesis", "activation:2 imports genesis"),
         ("genesis.functional.activation", "if TYPE_CHECKING:\n    pass\nelse:\n    import genesis.nn", ":4 imports"),
         ("genesis.shapes", "from genesis.ndarray import NDArray", "may import only itself"),
-        ("genesis.ndarray.ndarray", "from genesis.backends import cpu", "only genesis.backends.cpu may"),
+        ("genesis.ndarray.ndarray", "from genesis.backends import cpu", "only genesis.backends.cpu, genesis.torch may"),
         ("genesis.ndarray.ndarray", "import torch.nn", "imports torch.nn: only genesis.backends.cpu"),
         ("genesis.backends.cpu.linalg", "from genesis.ndarray import NDArray", "the layer backends may import"),
         ("genesis.backends.cpu.linalg", "import genesis.backends.cuda.runtime.array", "only genesis.backends.cuda"),

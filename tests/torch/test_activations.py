@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import genesis.torch
 from genesis import activations as known
 from genesis.torch import activations
+from genesis.torch.norm_entries import NormCallEntry
 from tests.torch.chains import Parts, agree, compiled, images, pair
 from tests.torch.fuzz_models import CHANNELS, FUNCTIONS, BatchNormAct, FrozenBatchNorm
 
@@ -100,13 +101,27 @@ def test_another_activation_than_the_last_time() -> None:
     agree(theirs, ours, images(), calls=9)
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["called", "known"])
 @pytest.mark.parametrize("act", [nn.ReLU(True), nn.SiLU(True), nn.Identity()])
-def test_a_norm_with_its_activation_inside(act: nn.Module) -> None:
-    """As timm's BatchNormAct2d."""
+def test_a_norm_with_its_activation_inside(act: nn.Module, is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As timm's BatchNormAct2d, in eval mode by its own forward or by its parts."""
+    if is_known:
+        name = f"{BatchNormAct.__module__}.{BatchNormAct.__qualname__}"
+        monkeypatch.setattr(NormCallEntry, "ACTIVATING", NormCallEntry.ACTIVATING | {name})
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Identity(), BatchNormAct(act, 4)).double()
     theirs, ours = pair(model)
     agree(theirs, ours, images())
     assert len(genesis.torch.report(ours).fused[0]) == (2 if type(act) is nn.Identity else 3)
+    for each in (theirs, ours):
+        each.eval()
+    calls: list[Tensor] = []
+    forward = BatchNormAct.forward
+    monkeypatch.setattr(BatchNormAct, "forward", lambda norm, x: (calls.append(x), forward(norm, x))[1])
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(ours(x), theirs(x), rtol=1e-12, atol=1e-12)
+    assert len(calls) == (4 if is_known else 6)  # ours asks once what the norm is
 
 
 def test_identities_are_passed_through() -> None:

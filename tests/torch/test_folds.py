@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import genesis.torch
+from genesis.backends.cpu.x86 import fingerprint
 from genesis.torch import folds, inferring
 from genesis.torch.folds import Fold
 from genesis.torch.reasons import LEFT_IN_INFERENCE
@@ -89,8 +90,18 @@ CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.fixture(params=["copies", "fingerprints"])
+def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By what weights are compared, however small they are."""
+    how: str = request.param
+    if how == "fingerprints" and not fingerprint.is_available():
+        pytest.skip("they need x86-64")
+    monkeypatch.setattr(folds, "_FINGERPRINTED", 0 if how == "fingerprints" else 1 << 40)
+    return how
+
+
 @pytest.mark.parametrize("name", CHANGES)
-def test_each_change_is_seen_at_the_next_call(name: str) -> None:
+def test_each_change_is_seen_at_the_next_call(name: str, compared: str) -> None:
     plain = layers()
     fused = genesis.torch.fuse(copy.deepcopy(plain))
     x = torch.randn(2, 32, 9, 7)
@@ -98,6 +109,7 @@ def test_each_change_is_seen_at_the_next_call(name: str) -> None:
     fold = fold_of(fused)
     assert fold is not None
     assert fold.packed
+    assert (fold.kept[0].copy is None) == (compared == "fingerprints")  # type: ignore[union-attr]
     for model in (plain, fused):
         CHANGES[name](model[0], model[1])
     for _ in range(4):
@@ -155,12 +167,13 @@ def test_the_layer_packs_once(packed: list[str]) -> None:
     x = torch.randn(2, 32, 9, 7)
     run(layer, x, 5)
     assert packed == ["conv_prepack", *["conv_prepacked"] * 4]
-    kept = weakref.ref(inferring.inferred(layer.conv)._folds._fold.operands[0])  # type: ignore[union-attr, arg-type]
+    kept = weakref.ref(inferring.inferred(layer.conv)._folds._fold.kept[0].copy)  # type: ignore[union-attr, arg-type]
     layer.train()
     gc.collect()
     assert kept() is None
 
 
+@pytest.mark.usefixtures("compared")
 def test_a_zero_that_changes_its_sign_is_seen() -> None:
     fused = genesis.torch.fuse(layers())
     fused[0].weight.data[0, 0, 0, 0] = 0.0
@@ -172,10 +185,14 @@ def test_a_zero_that_changes_its_sign_is_seen() -> None:
     assert fold_of(fused) is not first
 
 
+@pytest.mark.parametrize("fingerprinted", [False, True])
 @pytest.mark.parametrize("threads", [1, folds._MANY_THREADS])
-def test_large_weights_are_compared_to_the_last_number(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_compared_to_the_last_number(
+    threads: int, fingerprinted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(folds, "_MANY_BYTES", 1 << 18)
+    monkeypatch.setattr(folds, "_FINGERPRINTED", 1 << (18 if fingerprinted else 40))
     model = nn.Sequential(nn.Conv2d(256, 257, 1), nn.BatchNorm2d(257), nn.ReLU()).eval()
     fused = genesis.torch.fuse(copy.deepcopy(model))
     x = torch.randn(1, 256, 3, 3)
@@ -199,7 +216,7 @@ def test_weights_that_change_from_call_to_call_are_not_packed(packed: list[str])
 def test_training_frees_the_fold() -> None:
     fused = genesis.torch.fuse(layers())
     run(fused, torch.randn(2, 32, 9, 7))
-    kept = weakref.ref(fold_of(fused).operands[0])  # type: ignore[union-attr, arg-type]
+    kept = weakref.ref(fold_of(fused).kept[0].copy)  # type: ignore[union-attr, arg-type]
     fused.train()(torch.randn(2, 32, 9, 7))
     gc.collect()
     assert kept() is None
@@ -219,7 +236,7 @@ def test_copies_and_files_don_t_have_the_fold() -> None:
     for other in (copy.deepcopy(fused), torch.load(file, weights_only=False)):
         assert fold_of(other) is None
         torch.testing.assert_close(run(other, x), y)
-    kept = weakref.ref(fold_of(fused).operands[0])  # type: ignore[union-attr, arg-type]
+    kept = weakref.ref(fold_of(fused).kept[0].copy)  # type: ignore[union-attr, arg-type]
     del fused
     gc.collect()
     assert kept() is None

@@ -1,13 +1,15 @@
 """Batch norm folded into the weight of a convolution on the CPU, and that packed for the kernels, for later calls.
 
-A fold is used again only while the tensors that it was made of are bit for bit what they were: it keeps copies, as no
-version counter tells of what `.data`, NumPy or another process writes. To compare them is to read the weight once more,
-a fraction of what the norm's pass over the images takes. A weight that changes from call to call is never packed.
+A fold is used again only while the tensors that it was made of are bit for bit what they were: it keeps copies of small
+ones and fingerprints of large ones, as no version counter tells of what `.data`, NumPy or another process writes. To
+compare them is to read the weight once more, a fraction of what the norm's pass over the images takes. A weight that
+changes from call to call is never packed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -21,25 +23,52 @@ from genesis.torch.bridge import call
 Operands: TypeAlias = "tuple[Tensor | None, ...]"
 """Weight, bias, gamma, beta, mean and variance."""
 
+_FINGERPRINTED = 1 << 17  # bytes, from where on one reading by all threads takes less time than a comparison by one
 _MANY_BYTES, _MANY_THREADS = 1 << 20, 4  # from here on PyTorch's comparison, a third as fast on one, is the faster one
 _MAX_WAIT = 16  # calls
 _MAX_SHAPES = 4
 _DTYPES = (torch.float32, torch.float64)
 
 
+class Kept(NamedTuple):
+    """What is kept of a dense tensor: a fingerprint, or a copy as its numbers lie in memory, and where that lies."""
+
+    num_bytes: int
+    fingerprint: bytes | None
+    copy: Tensor | None
+    address: int
+
+    @classmethod
+    def of(cls, x: Tensor) -> Kept:
+        fingerprint = _fingerprint() if x.nbytes >= _FINGERPRINTED else None
+        if fingerprint is not None:
+            return cls(x.nbytes, fingerprint(x.data_ptr(), x.nbytes), None, 0)
+        copy = _words(x).clone()
+        return cls(x.nbytes, None, copy, copy.data_ptr())
+
+    def is_of(self, x: Tensor) -> bool:
+        """Of a tensor of the same form: is it bit for bit the same? A NaN is itself, and 0 is not -0."""
+        if self.copy is None:
+            fingerprint = _fingerprint()
+            return fingerprint is not None and fingerprint(x.data_ptr(), self.num_bytes) == self.fingerprint
+        if _compare is not None and (self.num_bytes < _MANY_BYTES or torch.get_num_threads() < _MANY_THREADS):
+            return not _compare(self.address, x.data_ptr(), self.num_bytes)
+        words = _words(x)
+        return self.copy.dtype is words.dtype and torch.equal(self.copy, words)
+
+
 class Fold(NamedTuple):
     """A weight and bias with the norm folded in, and the operands that they were computed from.
 
     Attributes:
-        operands: copies, each as its numbers lie in memory; places: their addresses, and how many bytes.
+        kept: of the operands.
         settings: eps, geometry, dtype and precision; forms: of the operands, see _form.
         looks: one, by which the operands of the last call were known to be of these forms.
         packed: the backend's own, by the input's shape, by None where that fits all shapes; it is filled once the
             operands have been seen twice.
     """
 
-    operands: Operands
-    places: tuple[tuple[int, int], ...]
+    kept: tuple[Kept | None, ...]
     settings: tuple[object, ...]
     forms: tuple[object, ...]
     looks: list[object]
@@ -93,26 +122,20 @@ class Folds:
             return
         number = (weight.dtype, True, weight.shape[:1], (1,))
         if all(each is None or _form(each) == number for each in others):
-            copies = tuple([None if each is None else _words(each).clone() for each in operands])
-            places = tuple([(0, 0) if each is None else (each.data_ptr(), each.nbytes) for each in copies])
-            self._fold = Fold(copies, places, settings, tuple(map(_form, operands)), [None], {})
+            kept = tuple([None if each is None else Kept.of(each) for each in operands])
+            self._fold = Fold(kept, settings, tuple(map(_form, operands)), [None], {})
 
 
 def _is_of(fold: Fold, operands: Operands, settings: tuple[object, ...], looks: object) -> bool:
-    """Are the operands bit for bit what the fold was made of? A NaN is itself, and 0 is not -0."""
+    """Are the operands bit for bit what the fold was made of?"""
     if fold.settings != settings:
         return False
     if looks is None or fold.looks[0] is not looks:
         if tuple(map(_form, operands)) != fold.forms:
             return False
         fold.looks[0] = looks
-    for copy, (address, size), x in zip(fold.operands, fold.places, operands, strict=True):
-        if x is None or copy is None:
-            continue
-        if _compare is not None and (size < _MANY_BYTES or torch.get_num_threads() < _MANY_THREADS):
-            if _compare(address, x.data_ptr(), size):
-                return False
-        elif copy.dtype is not (words := _words(x)).dtype or not torch.equal(copy, words):
+    for kept, x in zip(fold.kept, operands, strict=True):
+        if kept is not None and x is not None and not kept.is_of(x):
             return False
     return True
 
@@ -131,6 +154,14 @@ def _words(x: Tensor) -> Tensor:
     flat = x.detach().as_strided((x.numel(),), (1,))
     odd = x.itemsize * (x.numel() | x.storage_offset()) % 8
     return flat.view(torch.int32 if odd else torch.int64)
+
+
+@functools.cache
+def _fingerprint() -> Callable[[int, int], bytes] | None:
+    """Return the function of an address and a number of bytes; None where the machine has none."""
+    from genesis.backends.cpu.x86 import fingerprint  # the CPU's backend: not before a tensor is there
+
+    return fingerprint.fingerprint if fingerprint.is_available() else None
 
 
 def _memcmp() -> Callable[[int, int, int], int] | None:

@@ -43,6 +43,8 @@ WIDE: dict[str, tuple[Callable[[Assembler], object], str]] = {
     "mov r9,rdi": (lambda a: a.move(R9, RDI), "4989f9"),
     "mov rdi,[r9+0x10]": (lambda a: a.move(RDI, (R9, 16)), "498b7910"),
     "add r9,rax": (lambda a: a.add_integer(R9, RAX), "4901c1"),
+    "crc32 r9,[rdi+0x10]": (lambda a: a.crc32(R9, (RDI, 16)), "f24c0f38f14f10"),
+    "crc32 rax,[r12+0x8]": (lambda a: a.crc32(RAX, (R12, 8)), "f2490f38f1442408"),
     "movabs r10,0x10000000000": (lambda a: a.constant(R10, 1 << 40), "49ba0000000000010000"),
     "add r11,-1": (lambda a: a.increase(R11, -1), "4981c3ffffffff"),
     "cmp rax,r9": (lambda a: a.compare(RAX, R9), "4c39c8"),

@@ -117,6 +117,11 @@ class Assembler:
         else:
             self._integer(0x01, source, to)
 
+    def crc32(self, to: int, memory: Memory) -> None:
+        """CRC-32C of what a register holds, 32 bits, and of 64 bits of memory after it."""
+        base, offset = memory
+        self.code += bytes([0xF2, 0x48 | to >> 3 << 2 | base >> 3, 0x0F, 0x38, 0xF1]) + _address(to, base, offset)
+
     def constant(self, to: int, value: int) -> None:
         self.code += bytes([0x48 | to >> 3, 0xB8 | to & 7]) + value.to_bytes(8, "little", signed=value < 0)
 

@@ -31,7 +31,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class Kept(NamedTuple):
-    """What is kept of a dense tensor: a fingerprint, or a copy as its numbers lie in memory, and where that lies."""
+    """A dense tensor's fingerprint, or a copy of its numbers as they lie in memory, and the address of that."""
 
     num_bytes: int
     fingerprint: bytes | None
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
         return cls(x.nbytes, None, copy, copy.data_ptr())
 
     def is_of(self, x: Tensor) -> bool:
-        """Of a tensor of the same form: is it bit for bit the same? A NaN is itself, and 0 is not -0."""
+        """Is a tensor of the same form bit for bit the same? A NaN is itself, and 0 is not -0."""
         if self.copy is None:
             fingerprint = _fingerprint()
             return fingerprint is not None and fingerprint(x.data_ptr(), self.num_bytes) == self.fingerprint

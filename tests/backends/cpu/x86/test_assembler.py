@@ -43,8 +43,6 @@ WIDE: dict[str, tuple[Callable[[Assembler], object], str]] = {
     "mov r9,rdi": (lambda a: a.move(R9, RDI), "4989f9"),
     "mov rdi,[r9+0x10]": (lambda a: a.move(RDI, (R9, 16)), "498b7910"),
     "add r9,rax": (lambda a: a.add_integer(R9, RAX), "4901c1"),
-    "crc32 r9,[rdi+0x10]": (lambda a: a.crc32(R9, (RDI, 16)), "f24c0f38f14f10"),
-    "crc32 rax,[r12+0x8]": (lambda a: a.crc32(RAX, (R12, 8)), "f2490f38f1442408"),
     "movabs r10,0x10000000000": (lambda a: a.constant(R10, 1 << 40), "49ba0000000000010000"),
     "add r11,-1": (lambda a: a.increase(R11, -1), "4981c3ffffffff"),
     "cmp rax,r9": (lambda a: a.compare(RAX, R9), "4c39c8"),
@@ -61,6 +59,11 @@ NARROW: dict[str, tuple[Callable[[Assembler], object], str]] = {
     "vfmadd231ps ymm10,ymm3,ymm15": (lambda a: a.multiply_add(10, 3, 15), "c44265b8d7"),
     "vfmadd231ps ymm1,ymm9,[r13+0x3e8]": (lambda a: a.multiply_add(1, 9, (R13, 1000)), "c4c235b88de8030000"),
     "vpxor ymm12,ymm12,ymm12": (lambda a: a.zero(12), "c4411defe4"),
+    "vpxor ymm5,ymm2,[rdi+0x20]": (lambda a: a.exclusive_or(5, 2, (RDI, 32)), "c4e16def6f20"),
+    "vpaddq ymm3,ymm3,ymm12": (lambda a: a.add_words(3, 3, 12), "c4c165d4dc"),
+    "vpmuludq ymm6,ymm6,ymm8": (lambda a: a.multiply_halves(6, 6, 8), "c4c14df4f0"),
+    "vpshufd ymm9,ymm6,0xf5": (lambda a: a.shuffle(9, 6, 0xF5), "c4617d70cef5"),
+    "vpshufd ymm7,[rdi+0x20],0x4e": (lambda a: a.shuffle(7, (RDI, 32), 0x4E), "c4e17d707f204e"),
 }
 DOUBLES: dict[str, tuple[Callable[[Doubles], object], str]] = {
     "vcvtps2pd ymm9,[rdi+0x40]": (lambda a: a.widen(9, (RDI, 64)), "c4617c5a4f40"),

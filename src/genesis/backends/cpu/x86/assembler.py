@@ -27,6 +27,7 @@ class Op(NamedTuple):
 
 _LOAD, _STORE, _BROADCAST = Op(0, 1, 0x10), Op(0, 1, 0x11), Op(1, 2, 0x18)
 _BROADCAST_INTEGER, _EXCLUSIVE_OR = Op(1, 2, 0x7C), Op(1, 1, 0xEF)
+_ADD_WORDS, _MULTIPLY_HALVES, _SHUFFLE = (Op(1, 1, code) for code in (0xD4, 0xF4, 0x70))
 _ADD, _MULTIPLY, _SUBTRACT, _MINIMUM, _MAXIMUM = (Op(0, 1, code) for code in (0x58, 0x59, 0x5C, 0x5D, 0x5F))
 _MULTIPLY_ADD = Op(1, 2, 0xB8)
 
@@ -88,7 +89,24 @@ class Assembler:
         self._vector(_BROADCAST, vector, 0, vector)
 
     def zero(self, vector: int) -> None:
-        self._vector(_EXCLUSIVE_OR, vector, vector, vector)  # exclusive or
+        self.exclusive_or(vector, vector, vector)
+
+    # Integers in the lanes of vectors of AVX2: of 64 bits, but for the shuffle of 32.
+
+    def exclusive_or(self, to: int, x: int, operand: int | Memory) -> None:
+        self._vector(_EXCLUSIVE_OR, to, x, operand)
+
+    def add_words(self, to: int, x: int, operand: int | Memory) -> None:
+        self._vector(_ADD_WORDS, to, x, operand)
+
+    def multiply_halves(self, to: int, x: int, operand: int | Memory) -> None:
+        """The lower halves of both, to products of 64 bits."""
+        self._vector(_MULTIPLY_HALVES, to, x, operand)
+
+    def shuffle(self, to: int, operand: int | Memory, order: int) -> None:
+        """Put those of each four lanes of 32 bits that order names, two bits for each, the first in the lowest."""
+        self._vector(_SHUFFLE, to, 0, operand)
+        self.code.append(order)
 
     def set_mask(self, lanes: int) -> None:
         """The lanes that masked instructions touch (AVX-512); changes rax."""
@@ -116,11 +134,6 @@ class Assembler:
             self._integer(0x03, to, source)
         else:
             self._integer(0x01, source, to)
-
-    def crc32(self, to: int, memory: Memory) -> None:
-        """CRC-32C of what a register holds, 32 bits, and of 64 bits of memory after it."""
-        base, offset = memory
-        self.code += bytes([0xF2, 0x48 | to >> 3 << 2 | base >> 3, 0x0F, 0x38, 0xF1]) + _address(to, base, offset)
 
     def constant(self, to: int, value: int) -> None:
         self.code += bytes([0x48 | to >> 3, 0xB8 | to & 7]) + value.to_bytes(8, "little", signed=value < 0)

@@ -13,6 +13,7 @@ from genesis.backends.cpu.x86.fingerprint import fingerprint
 
 pytestmark = pytest.mark.skipif(not module.is_available(), reason="needs x86-64 with AVX2")
 
+PART = 1 << 16  # bytes
 SIZES = [0, 4, 60, 64, 68, 4096, 4 * 12345]
 
 
@@ -35,7 +36,7 @@ def _of(values: np.ndarray) -> bytes:
 
 @pytest.fixture
 def values() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, 3 * (1 << 18) + 1000, dtype=np.uint8)  # four parts
+    return np.random.default_rng(0).integers(0, 256, 3 * PART + 1000, dtype=np.uint8)  # four parts
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -44,8 +45,7 @@ def test_as_defined(size: int, values: np.ndarray) -> None:
 
 
 def test_parts_follow_one_another(values: np.ndarray) -> None:
-    part = 1 << 18
-    assert _of(values) == b"".join(_of(values[start : start + part]) for start in range(0, len(values), part))
+    assert _of(values) == b"".join(_of(values[start : start + PART]) for start in range(0, len(values), PART))
 
 
 @pytest.mark.parametrize("threads", [2, 3, 64])
@@ -57,7 +57,7 @@ def test_whatever_the_number_of_threads(threads: int, values: np.ndarray, monkey
 
 def test_every_bit_shows(values: np.ndarray) -> None:
     before = _of(values)
-    for place in (0, 1, 7, 8, 63, 64, (1 << 18) - 1, 1 << 18, len(values) - 60, len(values) - 1):
+    for place in (0, 1, 7, 8, 63, 64, PART - 1, PART, len(values) - 60, len(values) - 1):
         for bit in range(8):
             values[place] ^= 1 << bit
             assert _of(values) != before

@@ -1,7 +1,7 @@
 """Fingerprints of memory: whether an array is bit for bit what it was, by one reading of it and no copy.
 
-Of each part, a quarter of a MiB, 512 bits: sums of eight lanes, modulo 2⁶⁴. A step adds to each lane the product of the
-halves of its word, xor a key that changes from step to step, and its neighbour's word:
+Of each part, 64 KiB, 512 bits: sums of eight lanes, modulo 2⁶⁴. A step adds to each lane the product of the halves of
+its word, xor a key that changes from step to step, and its neighbour's word:
 
     sum[i] += low(x[i] ^ key[i]) · high(x[i] ^ key[i]) + x[i ^ 1]
 
@@ -24,14 +24,13 @@ from genesis.backends.cpu.x86.driver import Job, bounds, rows
 from genesis.backends.cpu.x86.problem import Kernels, balanced
 
 _STEP = 64  # bytes: two vectors
-_PART = (1 << 18) // _STEP  # steps
+_PART = (1 << 16) // _STEP  # steps
 _LEAST_PER_THREAD = 1 << 16  # bytes, which take as long as to wake a thread
 _AHEAD = 4096  # bytes
 _HALVES, _NEIGHBOURS = 0b11_11_01_01, 0b01_00_11_10  # the upper half of each word in both; words of 128 bits exchanged
-_NUMBERS = np.random.default_rng(20).integers(
-    1, 1 << 63, 12, dtype=np.uint64
-)  # the first keys, and what is added to all
-KEYS, KEY_STEP = _NUMBERS[:8], _NUMBERS[8:]  # the latter for both vectors
+# The first keys of the eight lanes, and what a step adds to those of either vector.
+_NUMBERS = np.random.default_rng(20).integers(1, 1 << 63, 12, dtype=np.uint64)
+KEYS, KEY_STEP = _NUMBERS[:8], _NUMBERS[8:]
 
 
 def is_available() -> bool:

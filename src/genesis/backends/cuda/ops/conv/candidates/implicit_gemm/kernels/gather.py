@@ -286,23 +286,8 @@ def _specimens(dtype, flat, block, wide=False):
     blocks = {"BLOCK_M": block, "BLOCK_N": 64, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
     geometry = ((28, 28), (30, 30), (3, 3), (2, 2), (-1, -1), (1, 1))
     nhwc = (50176, 1, 1792, 64)
-    conv = (
-        dtype,
-        dtype,
-        dtype,
-        dtype,
-        None,
-        0,
-        3000,
-        outputs,
-        inputs,
-        *geometry,
-        nhwc,
-        nhwc,
-        (576, 1, 192, 64),
-        0,
-        None,
-    )
+    sizes = (0, 3000, outputs, inputs, *geometry)
+    conv = (dtype, dtype, dtype, dtype, None, *sizes, nhwc, nhwc, (576, 1, 192, 64), 0, None)
     residual = (dtype, dtype, dtype, None, dtype, *conv[5:-1], nhwc)
     return [
         Specimen(_conv_kernel, conv, {**products, **blocks, "RELU": False, "GROUP": 8}),
@@ -316,11 +301,9 @@ def _uneven_specimen(dtype, flat):
     vectors = {"COMPUTE": COMPUTE[dtype], "WIDE": False, "INPUT_VECTOR": 2, "OUTPUT_VECTOR": 4}
     blocks = {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
     geometry = ((28, 28), (28, 28), (3, 3), (1, 1), (1, 1), (-1, -1))
-    strides = ((15680, 1, 560, 20), (14112, 1, 504, 18), (1, 180, 60, 20), 3240, None)
+    strides, sizes = ((15680, 1, 560, 20), (14112, 1, 504, 18), (1, 180, 60, 20), 3240, None), (1, 784, 20, 18)
     return Specimen(
-        _conv_kernel,
-        (dtype, dtype, dtype, None, None, 1, 784, 20, 18, *geometry, *strides),
-        {**how, **vectors, **blocks},
+        _conv_kernel, (dtype, dtype, dtype, None, None, *sizes, *geometry, *strides), {**how, **vectors, **blocks}
     )
 
 

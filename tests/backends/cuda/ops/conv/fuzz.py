@@ -34,7 +34,6 @@ from genesis.backends.backend import Backend
 from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.engine.bench import Built
 from genesis.backends.cuda.engine.candidate import Candidate
-from genesis.backends.cuda.engine.passes import WithPass
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
@@ -77,7 +76,8 @@ _TORCH = {
 def draw(seed: int, largest: int) -> ConvProblem:
     """A problem of at most about largest channels and pixels along an axis; of _ALIKE, all but the first are larger."""
     alike = seed // _ALIKE
-    problem, chance = _with_addend(_in_groups(_drawn(alike, largest), alike), alike), random.Random(seed)
+    problem = _with_addend(_of_tiles(_in_groups(_drawn(alike, largest), alike), alike), alike)
+    chance = random.Random(seed)
     if seed % _ALIKE:
         height, width = (
             size + 16 * stride * chance.randint(0, 2)
@@ -86,6 +86,20 @@ def draw(seed: int, largest: int) -> ConvProblem:
         larger = dataclasses.replace(problem, input_shape=(*problem.input_shape[:2], height, width))
         return larger if larger.flops <= _MOST_FLOPS else problem
     return problem
+
+
+def _of_tiles(problem: ConvProblem, seed: int) -> ConvProblem:
+    """One in ten without groups gets windows that do not overlap, or one that is the whole image."""
+    chance = random.Random(f"tiles {seed}")
+    if problem.groups > 1 or chance.random() < 0.9:
+        return problem
+    images, channels, *_ = problem.input_shape
+    taps, counts = problem.weight_shape[2:], chance.choice([(1, 1), (1, 2), (2, 1), (2, 3), (3, 2)])
+    height, width = (tap * count for tap, count in zip(taps, counts, strict=True))
+    return dataclasses.replace(
+        problem, input_shape=(images, channels, height, width), stride=(taps[0], taps[1]), padding=(0, 0),
+        dilation=(1, 1),
+    )  # fmt: skip
 
 
 def _with_addend(problem: ConvProblem, seed: int) -> ConvProblem:
@@ -240,11 +254,11 @@ def check(cuda: Backend, put: Put, get: Get, seed: int, largest: int) -> list[st
         return _norm(get(result).double().numpy() - reference) / size
 
     checked: list[str] = []
-    tried: collections.Counter[tuple[str, bool]] = collections.Counter()
+    tried: collections.Counter[tuple[str, bool, bool]] = collections.Counter()
     for candidate in CONV.candidates(problem):
-        family = candidate.name.partition("/")[0]
+        family = candidate.name.removeprefix("folded/").partition("/")[0]
         from_cudnn = f"{CudnnFamily.prefix}/" in candidate.name  # or sub_pixel_dgrad/cudnn/…
-        source = family, from_cudnn
+        source = family, candidate.name.startswith("folded/"), from_cudnn
         if (from_cudnn or family == CublasltFamily.prefix) and tried[source] == _MOST_OF_LIBRARY:
             continue
         if family in _COMPILED_FOR_THE_PROBLEM and tried[source] == _MOST_COMPILED:
@@ -277,8 +291,9 @@ def _check_statistics(problem: ConvProblem) -> list[str]:
     aparts = 0
     checked = []
     for candidate in CONV.candidates(problem):
-        aparts += type(candidate) is WithPass
-        if aparts > 1 and type(candidate) is WithPass:
+        is_apart = "with_statistics_pass/" in candidate.name
+        aparts += is_apart
+        if aparts > 1 and is_apart:
             continue
         error = bench.statistics_error(Built(candidate, candidate.prepare(problem), candidate.workspace(problem)))
         assert error <= _STATISTICS_BOUND, f"{problem}: {candidate.name}: statistics off by {error:.2e}"

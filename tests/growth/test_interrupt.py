@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+import genesis
+from genesis import nn
+from genesis.growth import passes
+from genesis.growth.transaction import Transaction
 from tests.growth import interrupt
 
 NUM_SEEDS = 12
@@ -43,3 +51,35 @@ def test_a_failure_prints_the_line_that_repeats_it(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(AssertionError, match=r"python -m tests.growth.interrupt --seed \d+\nhalf way .*\n.* half way"):
         several()
+
+
+@pytest.mark.parametrize("look", [passes.without_traces, lambda model: passes.in_mode(model, training=False)])
+def test_a_look_that_an_interrupt_left_undoes_nothing_later(look: Callable[[nn.Module], Any]) -> None:
+    """Its end would put back what the network was in between, after the growth has been undone."""
+    model = nn.Sequential(nn.Linear(2, 3))
+    block = look(model)
+    block.__enter__()
+    model.add_module("1", nn.ReLU())
+    model.train(False)
+    before = repr(model), [module.training for module in model.modules()]
+    block._waiting.release()
+    del block
+    gc.collect()
+    assert before == (repr(model), [module.training for module in model.modules()])
+
+
+def test_random_numbers_of_a_transaction_come_back_after_an_interrupt() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    genesis.manual_seed(5)
+    expected = genesis.rand(3).tolist()
+    genesis.manual_seed(5)
+    opened = Transaction(model, [], genesis.zeros(2, 2), [], seed=1)
+
+    def interrupted() -> None:
+        with opened.random():
+            genesis.rand(7)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert genesis.rand(3).tolist() == expected

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from genesis.autograd import enable_grad, no_grad
 from genesis.autograd.modes import without_autocast, without_dropout, without_folding
 from genesis.errors import GraphError
 from genesis.growth.snapshot import Tables, copies_of
-from genesis.interrupts import at_once, finish, held
+from genesis.interrupts import Whole, at_once
 from genesis.ndarray import NDArray
 from genesis.nn.module import Module
 from genesis.tensor import Tensor
@@ -93,8 +92,29 @@ def _outputs(model: Module, args: tuple[object, ...]) -> list[Tensor]:
                 return [output.detach() for output in tensors_in(model(*args))]
 
 
-@contextlib.contextmanager
-def in_mode(model: Module, training: bool) -> Iterator[None]:
+class undone_after(Whole[None]):  # noqa: N801  (a with block, as held is)
+    """Call undo() at the end, whatever is raised and wherever an interrupt comes; again if one came in between.
+
+    No generator: one that an interrupt left would call it when it is collected, long after others have put more back.
+
+    Args:
+        begin: called at the beginning.
+    """
+
+    def __init__(self, undo: Callable[[], None], begin: Callable[[], object] = lambda: None) -> None:
+        self._undo, self._begin = undo, begin
+
+    def begin(self) -> None:
+        self._begin()
+
+    def commit(self) -> None:
+        self._undo()
+
+    def undo(self, error: BaseException) -> None:
+        self._undo()
+
+
+def in_mode(model: Module, training: bool) -> undone_after:
     """Put the whole model into one mode; afterwards, each module returns to its own."""
     before = [(module, module.training) for module in model.modules()]
 
@@ -105,13 +125,10 @@ def in_mode(model: Module, training: bool) -> Iterator[None]:
             if its is not mode:
                 module.training = its
 
-    with undone_after(undo):
-        model.train(training)
-        yield
+    return undone_after(undo, lambda: model.train(training))
 
 
-@contextlib.contextmanager
-def without_traces(model: Module) -> Iterator[None]:
+def without_traces(model: Module) -> undone_after:
     """Undo what a pass in training mode leaves behind: statistics, attributes, random numbers drawn."""
     attributes = Tables(vars(module) for module in model.modules())
     buffers = copies_of(buffer.array for buffer in model.buffers())
@@ -122,22 +139,7 @@ def without_traces(model: Module) -> Iterator[None]:
         buffers.restore()
         random_states.restore()
 
-    with undone_after(undo):
-        yield
-
-
-@contextlib.contextmanager
-def undone_after(undo: Callable[[], None]) -> Iterator[None]:
-    """Call undo() at the end, whatever is raised and wherever an interrupt comes; again if one came in between."""
-    try:
-        try:
-            yield
-        finally:
-            with held():
-                finish(undo)
-    except BaseException:
-        finish(undo)
-        raise
+    return undone_after(undo)
 
 
 class RandomStates:

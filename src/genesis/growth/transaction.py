@@ -201,12 +201,10 @@ class Transaction:
             found.append(tensor)
         return found
 
-    @contextlib.contextmanager
-    def random(self) -> Iterator[None]:
+    def random(self) -> undone_after:
         """Draw from this transaction's generator what layers draw when they are made; Genesis' own is left alone."""
-        with undone_after(RandomStates(self.model).restore):
-            genesis.manual_seed(int(self.generator.integers(2**31)))
-            yield
+        seed = int(self.generator.integers(2**31))
+        return undone_after(RandomStates(self.model).restore, lambda: genesis.manual_seed(seed))
 
     def adopt(self, parameters: Iterable[Parameter], neighbour: Parameter | None) -> None:
         """Have the optimizer that learns neighbour learn these parameters too, with the same options."""

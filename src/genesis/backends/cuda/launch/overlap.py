@@ -1,8 +1,9 @@
 """Kernels that come up while the one before them still runs: programmatic dependent launch, on Hopper and later.
 
 Between two kernels that depend on each other a GPU stands still for a microsecond or two; a network's step has a
-thousand of them. A kernel with a constexpr parameter PDL calls _follow(PDL) before it reads or writes memory. Launchers
-do not give that parameter: it is True where the driver launches the kernel before the one ahead of it has ended.
+thousand of them. A kernel with a constexpr parameter PDL calls _follow(PDL), or _follow_and_hold or _begin, before it
+reads or writes memory. Launchers do not give that parameter: it is True where the driver launches the kernel before the
+one ahead of it has ended.
 """
 
 import triton

@@ -5,8 +5,9 @@ its word, xor a key that changes from step to step, and its neighbour's word:
 
     sum[i] += low(x[i] ^ key[i]) · high(x[i] ^ key[i]) + x[i ^ 1]
 
-A change of one word shows in its neighbour's sum for certain. Others pass unseen as two random numbers of so many bits
-would be equal: the words' sums do not see an exchange, but the products do. (Like XXH3's accumulators and UMAC's NH.)
+A change of one word shows in its neighbour's sum for certain. Of other changes, exchanges of words among them, which
+the words' sums do not see, a part passes unseen only if by chance each lane's products add up to the same. That is no
+defence against somebody who looks for such words. (Like XXH3's accumulators and UMAC's NH.)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _AHEAD = 4096  # bytes
 _HALVES, _NEIGHBOURS = 0b11_11_01_01, 0b01_00_11_10  # the upper half of each word in both; words of 128 bits exchanged
 # The first keys of the eight lanes, and what a step adds to those of either vector.
 _NUMBERS = np.random.default_rng(20).integers(1, 1 << 63, 12, dtype=np.uint64)
+_NUMBERS_ADDRESS = _NUMBERS.ctypes.data
 KEYS, KEY_STEP = _NUMBERS[:8], _NUMBERS[8:]
 
 
@@ -45,7 +47,7 @@ def fingerprint(address: int, num_bytes: int) -> bytes:
         threads = min(torch.get_num_threads(), max(1, num_bytes // _LEAST_PER_THREAD))
         job, size = _planned(num_steps, threads)
         out = ctypes.create_string_buffer(size)
-        job.run(address, _NUMBERS.ctypes.data, ctypes.addressof(out), 0, 0)
+        job.run(address, _NUMBERS_ADDRESS, ctypes.addressof(out), 0, 0)
         found = out.raw
     return found + ctypes.string_at(address + num_bytes - rest, rest)
 

@@ -3,6 +3,7 @@
     python benchmarks/bench_zoo_convs.py --seconds 240              a fair sample: the order is shuffled, always alike
     python benchmarks/bench_zoo_convs.py --seconds 240 --more       go on after what the results have
     python benchmarks/bench_zoo_convs.py --only 256x14x14 --dtypes fp32
+    python benchmarks/bench_zoo_convs.py --below 1          again what the results have as slower than PyTorch
     python benchmarks/bench_zoo_convs.py --dry-run                  no GPU: tiny shapes on the simulated device
 
 Every distinct convolution of these networks (zoo_convs.json, which zoo_networks.py makes), all directions, bfloat16 and
@@ -113,6 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=24, help="cases that are tuned together")
     parser.add_argument("--seconds", type=float, default=240, help="begin no case after that time")
     parser.add_argument("--more", action="store_true", help="leave out what the results have already")
+    parser.add_argument("--below", type=float, metavar="SPEED", help="again the results below that, slowest first")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     parser.add_argument("--dry-run", action="store_true", help="check every kind of case without a GPU")
@@ -138,6 +140,10 @@ def run(arguments: argparse.Namespace, chosen: list[Case], device: str) -> int:
     if arguments.more:
         known = {row["case"] for row in zoo.rows}
         chosen = [case for case in chosen if case.name not in known]
+    if arguments.below is not None:
+        speeds = {row["case"]: _speed(row) for row in zoo.rows}
+        chosen = [case for case in chosen if speeds.get(case.name, math.inf) < arguments.below]
+        chosen.sort(key=lambda case: speeds[case.name])
     groups = [chosen[i : i + arguments.group] for i in range(0, len(chosen), arguments.group)]
     deadline = begin + arguments.seconds
     compilers = builders.compilers() if device == "cuda" else None

@@ -23,7 +23,7 @@ from torch._functorch._aot_autograd.autograd_cache import check_cacheable
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import captured_graphs, dynamo, graph_caches
+from genesis.torch import captured_graphs, capturing, dynamo, graph_caches
 from tests.torch.loops import Net, agree, batch, outcome, plain
 
 pytestmark = [
@@ -330,3 +330,17 @@ def test_aot_autograd_takes_what_genesis_writes(dtype: torch.dtype, memory_forma
 def _forgets() -> Iterator[None]:
     yield
     torch._dynamo.reset()
+
+
+def test_tritons_files_are_hashed_once() -> None:
+    """Inductor's key finds what the thread has hashed."""
+    compat = pytest.importorskip("torch._inductor.runtime.triton_compat")
+    thread = capturing.hash_triton()
+    if not compat.HAS_TRITON:
+        assert thread is None
+        return
+    assert thread is not None
+    thread.join(60)
+    hits = compat.triton_key.cache_info().hits
+    compat.triton_key()
+    assert compat.triton_key.cache_info().hits == hits + 1

@@ -11,6 +11,7 @@ import functools
 import logging
 import re
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -196,14 +197,31 @@ def _rename(fusion: Fusion, names: dict[str, str]) -> None:
 
 
 def start_compilers(steps: bool) -> None:
-    """Begin what takes seconds and other cores: Inductor's processes, before which it compiles in this one, and, for
-    training steps that are captured, the module in C++."""
+    """Begin what takes seconds and other cores: Inductor's processes, before which it compiles in this one, and its key
+    of Triton; for training steps that are captured, the module in C++, too."""
     if torch.cuda.is_initialized():
         from torch._inductor.async_compile import maybe_warm_pool
 
+        hash_triton()
         maybe_warm_pool()
         if steps:
             native_steps.prepare()
+
+
+def hash_triton() -> threading.Thread | None:
+    """Begin to hash Triton's files, 400 MB: PyTorch's key of them, which Inductor's cache asks for and which it keeps.
+
+    A thread does that. Modules are imported before it starts: two threads that import at once may see half of a module.
+    """
+    try:
+        from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
+    except ImportError:  # a PyTorch that has it elsewhere
+        return None
+    if not HAS_TRITON:
+        return None
+    thread = threading.Thread(target=triton_key, name="genesis warm-up", daemon=True)
+    thread.start()
+    return thread
 
 
 def _why_it_ends(graph: fx.GraphModule) -> tuple[str, str]:

@@ -31,6 +31,13 @@ def _follow_and_hold(PDL: tl.constexpr):
 
 
 @triton.jit
+def _let_next_begin(PDL: tl.constexpr):
+    """Let the next kernel come up once all programs have called this: where little is left to do."""
+    if PDL:
+        gdc_launch_dependents()
+
+
+@triton.jit
 def _begin(is_beside, PDL: tl.constexpr):
     """Wait as _follow() does, but not for a launch before that computes another part of the same result.
 

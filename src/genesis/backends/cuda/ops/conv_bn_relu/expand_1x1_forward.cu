@@ -186,5 +186,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
           if (row + 8 * r < g.num_rows)
             passed[(long long)(row + 8 * r) * row_bits + column / 32 + 4 * half + quad] = words[r][half];
   }
+  let_next_begin();
   if (threadIdx.x % 128 == 0) wait_for_stores();
 }

@@ -72,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_gram(
     keep(sum);
     release_stage(barriers, walk);
   }
+  let_next_begin();
   const int thread = threadIdx.x - 128;
 #pragma unroll
   for (int i = 0; i < 8; ++i) totals[thread / 8][lane % 8 * 8 + i] = total[i];

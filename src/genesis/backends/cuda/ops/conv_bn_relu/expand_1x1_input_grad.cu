@@ -111,5 +111,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_input_grad(
       commit_stores();
     }
   }
+  let_next_begin();
   if (threadIdx.x % 128 == 0) wait_for_stores();
 }

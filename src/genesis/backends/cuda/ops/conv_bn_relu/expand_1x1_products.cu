@@ -89,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_products(
     keep(sum);
     release_stage(barriers, walk);
   }
+  let_next_begin();
   float* out = partial + (long long)(2 * part + group - 1) * (g.num_inputs + 1) * g.num_outputs + column;
 #pragma unroll
   for (int i = 0; i < COLUMNS / 8; ++i)

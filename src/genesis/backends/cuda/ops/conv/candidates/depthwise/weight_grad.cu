@@ -111,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       add_tile(sums, unit, grads, inputs, first_tap, g);
     }
   }
+  let_next_begin();
   // The threads' sums, a row of taps at a time; their totals as they lie in the weight, (channel, tap).
   float* totals = memory + TAPS_X * OUTPUTS * num_threads;
   constexpr int MINE = TAPS_Y * TAPS_X;

@@ -99,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) totals[i] += sums[i];
   }
+  let_next_begin();
   if (SPLITS > 1) {
     float* const others = reinterpret_cast<float*>(patch) + unit_of_thread;
 #pragma unroll 1

@@ -84,6 +84,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
         }
     }
   }
+  let_next_begin();
   if (SPLITS > 1) {
     float* const others = reinterpret_cast<float*>(patch) + warp % WARPS * (SUMS * 32) + lane;
 #pragma unroll 1

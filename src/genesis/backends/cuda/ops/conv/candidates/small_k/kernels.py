@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.overlap import _follow, _follow_and_hold
+from genesis.backends.cuda.launch.overlap import _follow, _follow_and_hold, _let_next_begin
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.kernels.epilogue import _activated, _biased
 
@@ -167,6 +167,7 @@ def _small_k_weight_grad_kernel(
         mask = inside[:, None] & channel_mask[None, :]
         values = tl.load(input_ptr + offsets[:, None] + channels[None, :], mask=mask, other=0).to(tl.float32)
         total += grads[:, None] * values
+    _let_next_begin(PDL)
     place = (split.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * num_inputs
     tl.store(out_ptr + place + channels, tl.sum(total, axis=0), mask=channel_mask)
 

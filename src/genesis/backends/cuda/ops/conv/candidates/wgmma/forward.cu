@@ -324,6 +324,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_wgmm
     keep(sum);
     if (lane == 0 && unit.last > unit.first) barrier_arrive(empty + 8 * (turn.stage ? turn.stage - 1 : STAGES - 1));
 #endif
+    if (k + gridDim.x >= units) let_next_begin();
     store(sum, range, unit, unit.row + rows, local, staging, out, weight_inverse, bias, residual, statistics, g);
     statistics.end_tile(unit.row);
   }

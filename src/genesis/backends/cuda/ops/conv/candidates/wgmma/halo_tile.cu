@@ -318,6 +318,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
     wgmma_wait<0>();
     keep(sum);
     wait_for_group(group);  // all have read the patch
+    if (walk.index + CONSUMERS >= walk.count) let_next_begin();
 #if TF32
     if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * slot.stage);
     store(sum, Tile(walk.tile(), g), 64 * block + row, shift, out, g);

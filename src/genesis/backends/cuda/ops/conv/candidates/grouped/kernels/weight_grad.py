@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.overlap import _follow_and_hold
+from genesis.backends.cuda.launch.overlap import _follow_and_hold, _let_next_begin
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import _beyond_parts, _pixel
@@ -106,6 +106,7 @@ def _grouped_weight_grad_kernel(
                 values = tl.load(input_ptrs + offsets * num_inputs, mask=inside, other=0)
                 total += grads[:, None] * values[None, :]
 
+    _let_next_begin(PDL)
     rows = split.to(tl.int64) * num_outputs + first_group * OUT + outs
     offsets = (rows * num_taps)[:, None] * IN + (tap * IN + ins % IN)[None, :]
     same_group = (outs // OUT)[:, None] == (ins // IN)[None, :]

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from genesis import dtypes
-from genesis.backends.cuda.launch.overlap import _follow_and_hold
+from genesis.backends.cuda.launch.overlap import _follow_and_hold, _let_next_begin
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.kernels.gather import (
@@ -144,6 +144,7 @@ def _conv_weight_grad_kernel(
                 values = tl.load(input_ptrs + offsets, mask=inside, other=0)
                 accumulator += grads[:, None] * values[None, :]
 
+    _let_next_begin(PDL)
     rows = (group * num_outputs + outputs).to(tl.int64) * out_strides[1] + split.to(tl.int64) * out_strides[0]
     columns = inputs * out_strides[2] + tap_row * out_strides[3] + tap_column * out_strides[4]
     offsets = rows[:, None] + columns[None, :]
@@ -201,6 +202,7 @@ def _depthwise_weight_grad_kernel(
         offsets = place[:, None] + (channels // outputs_per_input * input_strides[1])[None, :]
         values = tl.load(input_ptr + offsets, mask=inside[:, None] & channel_mask[None, :], other=0).to(COMPUTE)
         accumulator += grads * values
+    _let_next_begin(PDL)
     result = tl.sum(accumulator, axis=0)
     offsets = split.to(tl.int64) * out_strides[0] + tap_row * out_strides[3] + tap_column * out_strides[4]
     offsets += channels * out_strides[1]

@@ -33,7 +33,6 @@ from genesis.backends.cuda.ops.attention.bench import AttentionBench
 from genesis.backends.cuda.ops.attention.forward import Flash
 from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.ops.conv import families
-from genesis.backends.cuda.ops.conv.candidates.wgmma.weight_grad import weight_grads
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.random import launch as random
@@ -166,15 +165,6 @@ def convolve_in_bfloat16() -> None:
     convolve_with_own_kernels(dtypes.bfloat16, "highest", 0.02)
 
 
-def add_up_weight_grads_in_clusters() -> None:
-    """Kernels whose programs read each other's shared memory, on pixels enough for splits of two steps."""
-    for dtype, tolerance in ((dtypes.float32, 1e-5), (dtypes.bfloat16, 0.02)):
-        problem = ConvProblem(WEIGHT_GRAD, (2, 64, 24, 24), (72, 64, 3, 3), padding=(1, 1), dtype=dtype)
-        shapes = {each.shape: each for each in weight_grads("wgmma", problem) if each.shape.cluster > 1}
-        ways = [(problem, each) for each in (*shapes.values(), families.reference(problem))]
-        compare({problem: ways}, tolerance)
-
-
 def convolve_with_own_kernels(dtype: dtypes.DType, precision: str, tolerance: float) -> None:
     """Each family of kernels beside cuDNN, forward and both gradients, against the plain ones."""
     layers = {
@@ -190,16 +180,11 @@ def convolve_with_own_kernels(dtype: dtypes.DType, precision: str, tolerance: fl
             dtype=dtype, precision=precision,
         )  # fmt: skip
         found[problem] = [*candidates(problem), (problem, families.reference(problem))]
-    compare(found, tolerance)
-
-
-def compare(found: dict[ConvProblem, list[tuple[ConvProblem, Candidate[ConvProblem]]]], tolerance: float) -> None:
-    """The candidates of each problem with the last of them."""
     with ThreadPoolExecutor() as compilers:  # one after the other, they would take most of the time
         list(compilers.map(lambda each: each[1].prepare(each[0]), itertools.chain(*found.values())))
     for problem, ways in found.items():
         operands = (problem.first_shape, problem.second_shape)
-        first, second = (random.randn(shape, seed, problem.dtype) for seed, shape in enumerate(operands))
+        first, second = (random.randn(shape, seed, dtype) for seed, shape in enumerate(operands))
         *results, expected = (convolve(way, candidate, first, second) for way, candidate in ways)
         for (_, candidate), result in zip(ways, results, strict=False):
             distance = abs(result - expected).max()
@@ -242,7 +227,6 @@ STEPS: dict[str, Callable[[], None]] = {
         convolve_in_float32,
         convolve_in_rounded_float32,
         convolve_in_bfloat16,
-        add_up_weight_grads_in_clusters,
         train_fused_convolutions,
     )
 }

@@ -98,17 +98,10 @@ class MapKernel:
         self._attributes = [attribute("PROGRAMMATIC_STREAM_SERIALIZATION", 1)] if does_overlap else []
 
     def prepare(
-        self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes,
-        cluster: int = 1,
-    ) -> AddressLaunch:  # fmt: skip
-        """run(stream, *addresses): of the arrays that the maps describe, then num_addresses more.
-
-        cluster: programs that run at the same time and reach each other's shared memory; it divides grid.
-        """
-        attributes = (
-            [*self._attributes, attribute("CLUSTER_DIMENSION", cluster, 1, 1)] if cluster > 1 else self._attributes
-        )
-        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared, attributes)
+        self, grid: int, threads: int, maps: Sequence[Pixels | Box], num_addresses: int, structure: bytes
+    ) -> AddressLaunch:
+        """run(stream, *addresses): of the arrays that the maps describe, then num_addresses more."""
+        configuration = Configuration((grid, 1, 1), (threads, 1, 1), self._shared, self._attributes)
         launch, num_maps = self._launcher.launch, len(maps)
         known: dict[tuple[int, ...], Block] = {}  # by stream and addresses
 

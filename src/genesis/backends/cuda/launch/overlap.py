@@ -21,7 +21,7 @@ def _follow(PDL: tl.constexpr):
 
 @triton.jit
 def _follow_and_hold(PDL: tl.constexpr):
-    """Wait as _follow() does; the next kernel comes up when this one ends.
+    """Wait as _follow() does; the next kernel comes up at _let_next_begin(), or when this one ends.
 
     After kernels that leave no room beside them, what came up earlier would be packed onto the few multiprocessors that
     are done first.

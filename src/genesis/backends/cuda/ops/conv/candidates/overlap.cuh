@@ -6,9 +6,9 @@
 // alone. When such a launch begins, the first one has, so all that came before that one has ended.
 #pragma once
 
-// Waits until the kernels before have ended and their results are there. The next one comes up when this one ends: of
-// kernels that leave no room beside them, what came up earlier would be packed onto the few multiprocessors that are
-// done first.
+// Waits until the kernels before have ended and their results are there. The next one comes up when this one ends, or at
+// let_next_begin(), which stands where little is left to do: of kernels that leave no room beside them, what came up
+// earlier would be packed onto the few multiprocessors that are done first.
 __device__ __forceinline__ void follow_and_hold() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -43,13 +43,10 @@ def _finish_splits_kernel(
     num_channels,
     RELU: tl.constexpr,
     SPLITS: tl.constexpr,
-    FOLD: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """out = act(Σ partial + bias + residual); partial: (splits, …, channels), added up in a fixed order, in float64.
-
-    FOLD: splits are the blocks (rows, channels) on the diagonals of matrices with FOLD times the rows and channels.
 
     Many short splits are then more accurate than few long ones; reading them takes longer than adding them up. SPLITS
     of them are read at a time, as one after the other each read would wait for the one before, and have sums of their
@@ -61,14 +58,8 @@ def _finish_splits_kernel(
     exact = tl.zeros((SPLITS, BLOCK), tl.float64)
     for first in range(0, num_splits, SPLITS):
         splits = first + tl.arange(0, SPLITS)
-        if FOLD == 1:
-            places = splits.to(tl.int64)[:, None] * num_elements + elements[None, :]
-        else:
-            matrices = splits.to(tl.int64) // FOLD * (FOLD * FOLD * num_elements)
-            corners = matrices + splits % FOLD * (FOLD * num_elements + num_channels)
-            row = elements // num_channels
-            places = corners[:, None] + (row * (FOLD * num_channels) + elements - row * num_channels)[None, :]
-        partial = tl.load(partial_ptr + places, mask=(splits < num_splits)[:, None] & mask[None, :], other=0)
+        places = partial_ptr + splits.to(tl.int64)[:, None] * num_elements + elements[None, :]
+        partial = tl.load(places, mask=(splits < num_splits)[:, None] & mask[None, :], other=0)
         exact += partial.to(tl.float64)
     total = tl.sum(exact, 0)
     if partial_ptr.dtype.element_ty != tl.float64:
@@ -121,18 +112,18 @@ SPECIMENS = [
     ),
     Specimen(
         _finish_splits_kernel, (_f32, _f32, None, None, 3, 100_000, 64),
-        {"RELU": False, "SPLITS": 4, "FOLD": 1, "BLOCK": 64},
+        {"RELU": False, "SPLITS": 4, "BLOCK": 64},
     ),
     Specimen(
         _finish_splits_kernel, (*(_f32,) * 4, 3, 100_000, 64),
-        {"RELU": True, "SPLITS": 64, "FOLD": 1, "BLOCK": 32, "num_warps": 2},
+        {"RELU": True, "SPLITS": 64, "BLOCK": 32, "num_warps": 2},
     ),
     Specimen(
         _finish_splits_kernel, (dtypes.bfloat16, _f32, None, None, 264, 576, 48),
-        {"RELU": False, "SPLITS": 512, "FOLD": 2, "BLOCK": 16, "num_warps": 8},
+        {"RELU": False, "SPLITS": 512, "BLOCK": 16, "num_warps": 8},
     ),
     Specimen(
         _finish_splits_kernel, (dtypes.float64, dtypes.float64, None, None, 3, 100_000, 64),
-        {"RELU": False, "SPLITS": 16, "FOLD": 1, "BLOCK": 128, "num_warps": 2},
+        {"RELU": False, "SPLITS": 16, "BLOCK": 128, "num_warps": 2},
     ),
 ]  # fmt: skip

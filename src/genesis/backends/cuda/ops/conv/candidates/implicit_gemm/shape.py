@@ -20,7 +20,7 @@ _FLAT_BELOW = 16  # channels; fewer fill no block of terms
 _DEPTHWISE_BLOCK, _DEPTHWISE_CHANNELS = 4096, 128  # results per program; of so many channels at most
 
 # Of uneven channels: rows of a tile that has all columns, up to so many; results of four warps, and of eight.
-_ROWS, _MOST_COLUMNS, _WIDE_COLUMNS = (128, 64, 256), 256, 128
+_ROWS, _MOST_COLUMNS = (128, 64, 256), 256
 _OF_FOUR_WARPS, _MOST_RESULTS = 128 * 64, 128 * 256
 _WAVES = 2  # programs for each multiprocessor; where there are fewer, 64 rows are better than 128
 _FEW_CHANNELS = 32
@@ -101,10 +101,7 @@ def _uneven(problem: ConvProblem) -> list[tuple[Tile, bool]]:
 
 
 def _gather_tiles(problem: ConvProblem, has_taps: bool) -> list[Tile]:
-    """Return tiles of the forward or the input's gradient: with all columns, where they are not too many.
-
-    Or with half of them, where many of all would leave multiprocessors idle.
-    """
+    """Return tiles of the forward or the input's gradient: with all columns, where they are not too many."""
     num_pixels, num_outputs, _ = _product_sizes(problem, False)
     columns = min(max(16, tiles.power_of_2(num_outputs)), _MOST_COLUMNS)
     block = 64 if has_taps and problem.first_shape[1] > _FEW_CHANNELS and columns < _MOST_COLUMNS else 32
@@ -112,10 +109,9 @@ def _gather_tiles(problem: ConvProblem, has_taps: bool) -> list[Tile]:
     is_full = num_programs >= _WAVES * driver.get().properties(problem.device).multiprocessor_count
     best = 128 if is_full and columns < _MOST_COLUMNS else 64
     return [
-        Tile(rows, width, block, 4 if rows * width <= _OF_FOUR_WARPS else 8, 3)
-        for width in ((columns,) if is_full or columns < _WIDE_COLUMNS else (columns, columns // 2))
+        Tile(rows, columns, block, 4 if rows * columns <= _OF_FOUR_WARPS else 8, 3)
         for rows in sorted(_ROWS, key=lambda rows: rows != best)
-        if rows * width <= _MOST_RESULTS
+        if rows * columns <= _MOST_RESULTS
     ]
 
 

@@ -21,7 +21,6 @@ from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Ax
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.candidates.wgmma import kernels as conv_split
-from genesis.backends.cuda.ops.conv.candidates.wgmma.folded_pixels import folded_weight_grads
 from genesis.backends.cuda.ops.conv.candidates.wgmma.weight_grad import weight_grads
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
@@ -98,7 +97,7 @@ class WgmmaFamily(Family[ConvProblem]):
 
     def variants(self, problem: ConvProblem) -> Iterable[Candidate[ConvProblem]]:
         if problem.direction == WEIGHT_GRAD:
-            return weight_grads(self.prefix, problem) or folded_weight_grads(self.prefix, problem)
+            return weight_grads(self.prefix, problem)
         if not _is_supported(problem):
             return []
         choice = [

@@ -20,13 +20,9 @@
 // GROUPED: each group's outputs meet its inputs only. A tile is of one group; what it loads of the next one's channels
 // comes to nothing.
 //
-// CLUSTER programs have the same unit, each with a split of its own, and add up their sums before they are stored. Then a
-// program has one unit.
-//
 // Macros: BN input channels of a tile; STAGES tiles on the way (ALTERNATE: an even number); CONSUMERS warpgroups that
 // multiply (SPLIT: 2); SPLIT, ALTERNATE, PRODUCTS (3 | 1); TAPS (1 | 3: BN is 64); WINDOWS (1 | 2); TAP_ROWS
-// (1 | 3: CONSUMERS is 3); GROUPED (0 | 1); CLUSTER (1 | 2 | 4 | 8); KIND "f16" | "bf16".
-#include "cluster.cuh"
+// (1 | 3: CONSUMERS is 3); GROUPED (0 | 1); KIND "f16" | "bf16".
 #include "copy_engine.cuh"
 #include "split.cuh"
 #include "wgmma.cuh"
@@ -47,8 +43,6 @@
 #define RAISED (SPLIT ? 40 : 0)  // so that products of numbers around 2^-70 keep their digits
 #define FIRST_CONSUMER (SPLIT ? 2 : 1)
 
-static_assert(CLUSTER == 1 || (!ALTERNATE && TAP_ROWS == 1), "consumers of a program have sums of different results");
-static_assert(CLUSTER == 1 || 512 * SHARERS * COLUMNS / 2 <= STAGES * STAGE_BYTES, "sums fit where the stages were");
 static_assert(!ALTERNATE || STAGES % 2 == 0, "a stage belongs to one warpgroup");  // expand_1x1_stages.cuh says why
 
 struct Geometry {
@@ -56,13 +50,13 @@ struct Geometry {
   int out_height, out_width;         // pixels of the gradient as they are read; num_pixels counts these
   int step_y, step_x, low_y, low_x;  // result (i, j) starts at input (i * step_y + low_y, j * step_x + low_x)
   int taps_y, taps_x, spread_y, spread_x;
-  int num_splits;                    // parts of the pixels; each, or each cluster's, has sums of its own
+  int num_splits;                    // parts of the pixels; each has sums of its own
   int true_width;                    // TAPS 3: of the gradient
   int shift;                         // TAPS 3: pixels between the first two taps of a window
 };
 
 struct Unit {
-  int row, end, column, first_input, tap, part, first, last;  // row: of all outputs; column: of a group; the first tap
+  int row, end, column, first_input, tap, split, first, last;  // row: of all outputs; column: of a group; the first tap
 
   __device__ __forceinline__ Unit(int k, const Geometry& g) {
     const int columns = (g.num_inputs + BN - 1) / BN, rows = (g.num_outputs + BM - 1) / BM;
@@ -75,8 +69,7 @@ struct Unit {
     row = k % rows * BM;
     k /= rows;
     const int group = GROUPED ? k % g.num_groups : 0;
-    part = GROUPED ? k / g.num_groups : k;
-    const int split = part * CLUSTER + blockIdx.x % CLUSTER;
+    split = GROUPED ? k / g.num_groups : k;
     row += group * g.num_outputs;
     end = (group + 1) * g.num_outputs;
     first_input = group * g.num_inputs;
@@ -95,7 +88,7 @@ __device__ __forceinline__ void produce(
     u32 base, u32 full, u32 empty, int units, const TensorMap* grad_map, const TensorMap* input_map,
     const Geometry& g) {
   Turn turn;
-  for (int k = blockIdx.x / CLUSTER; k < units; k += gridDim.x / CLUSTER) {
+  for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
     const int right = unit.tap % g.taps_x * g.spread_x, down = unit.tap / g.taps_x * g.spread_y;
     for (int step = unit.first; step < unit.last; ++step) {
@@ -150,8 +143,7 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   follow_and_hold();
   const int taps = g.taps_y * g.taps_x;
   const int tiles = (g.num_inputs + BN - 1) / BN * ((g.num_outputs + BM - 1) / BM) * (taps / (TAP_ROWS * TAPS));
-  const int groups = GROUPED ? g.num_groups : 1, parts = g.num_splits / CLUSTER;
-  const int units = tiles * groups * parts;
+  const int groups = GROUPED ? g.num_groups : 1, units = tiles * groups * g.num_splits;
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SPLIT ? (TAPS == 3 ? 24 : 32) : 40));
     if (threadIdx.x == 0) produce(base, full, empty, units, &grad_map, &input_map, g);
@@ -180,14 +172,12 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
   const Places places(local);
 #endif
   Turn turn;
-  for (int k = blockIdx.x / CLUSTER; k < units; k += gridDim.x / CLUSTER) {
+  for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
     float sum[COLUMNS / 2];
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; ++i) sum[i] = 0.f;
-#if SPLIT
     Range range;
-#endif
     for (int step = unit.first; step < unit.last; ++step, turn.next()) {
       if (ALTERNATE && turn.stage % 2 != consumer) continue;
       const u32 grad = base + turn.stage * STAGE_BYTES;
@@ -222,38 +212,25 @@ extern "C" __global__ void __launch_bounds__(128 * (FIRST_CONSUMER + CONSUMERS),
     keep(sum);
     if (lane == 0 && unit.last > unit.first) barrier_arrive(empty + 8 * (turn.stage ? turn.stage - 1 : STAGES - 1));
 #endif
-    if (k + gridDim.x / CLUSTER >= units) let_next_begin();
-#if SPLIT
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 2; ++i) sum[i] *= power_of_2(range.lowered[i / 2 % 2] - RAISED);
-#endif
-#if CLUSTER > 1
-    asm volatile("bar.sync 7, %0;" ::"n"(128 * CONSUMERS) : "memory");  // all have read the stages
-    add_up_in_cluster<CLUSTER, 128 * CONSUMERS>(sum, base, threadIdx.x - 128 * FIRST_CONSUMER);
-    const int first_eight = COLUMNS / 8 / CLUSTER * (blockIdx.x % CLUSTER);
-#else
-    const int first_eight = 0;
-#endif
+    if (k + gridDim.x >= units) let_next_begin();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = unit.row + local + 8 * r;
       if (row >= unit.end) continue;
-      const long long part = ALTERNATE ? 2 * unit.part + consumer : unit.part;
+      const float undone = power_of_2(range.lowered[r] - RAISED);
+      const long long part = ALTERNATE ? 2 * unit.split + consumer : unit.split;
       const long long line = ((part * groups * g.num_outputs + row) * taps + unit.tap) * g.num_inputs;
 #pragma unroll
-      for (int i = 0; i < COLUMNS / 8 / CLUSTER; ++i) {
-        const int eight = first_eight + i, channel = unit.column + 8 * eight % BN + 2 * (lane % 4);
-        const int column = (TAPS * row_of_taps + tap_of(8 * eight / BN)) * g.num_inputs + channel;
+      for (int i = 0; i < COLUMNS / 8; ++i) {
+        const int channel = unit.column + 8 * i % BN + 2 * (lane % 4);
+        const int column = (TAPS * row_of_taps + tap_of(8 * i / BN)) * g.num_inputs + channel;
         if (channel >= g.num_inputs) continue;
-        const float first = sum[4 * i + 2 * r], second = sum[4 * i + 2 * r + 1];
-        if (SPLIT || parts > 1)
+        const float first = sum[4 * i + 2 * r] * undone, second = sum[4 * i + 2 * r + 1] * undone;
+        if (SPLIT || g.num_splits > 1)
           *(float2*)((float*)out + line + column) = make_float2(first, second);
         else
           *(u32*)((u16*)out + line + column) = pack_result(first, second);
       }
     }
-#if CLUSTER > 1
-    wait_for_cluster();
-#endif
   }
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,14 +25,13 @@ _REACH = 8  # pixels at most between the first and the last tap of a window
 _CHANNELS_APART = {dtypes.float32: 4, dtypes.float16: 8, dtypes.bfloat16: 8}  # 16 bytes, as the copy engine wants
 _LEAST_CHANNELS, _LEAST_OF_A_GROUP = 16, 32  # with fewer, most of a tile is empty
 _LEAST_STEPS, _MOST_STEPS = 6, 128  # of a split: each ends with an addition in float32
-_CLUSTERS, _LEAST_STEPS_IN_CLUSTER = (4, 8), 2  # programs; sums that do not go through memory are added up sooner
 # Of a split of 16-bit types, which is one chain of tensor cores' sums: they cut off, and drift in one direction. On an
 # H200, 3136 steps were 2.3e-4 off; rounded to float16, which alone comes to 2.1e-4, 1.3e-4 may be.
 _LONGEST_CHAIN = 1024
 _MOST_BYTES = 256 << 20  # of partial sums
 # Microseconds, as candidates for the convolutions of benchmarks/zoo_convs.json took in 16 bits on an H200: of a
 # step with 64 columns, a block of 64 rows multiplied or 64 lines loaded; of 64 × 64 sums stored; of all else.
-_MULTIPLIED, _LOADED, _STORED, _LAUNCHED, _FINISHED, _EXCHANGED = 0.074, 0.104, 0.54, 0.8, 4.0, 1.5
+_MULTIPLIED, _LOADED, _STORED, _LAUNCHED, _FINISHED = 0.074, 0.104, 0.54, 0.8, 4.0
 _BYTES_READ, _BYTES_OF_SUMS = 4e6, 3e6  # in a microsecond
 
 
@@ -49,7 +47,6 @@ class Shape:
     taps: int = 1  # of a row that a tile computes
     windows: int = 1  # of the input that they read
     tap_rows: int = 1  # of those taps, another one for each consumer
-    cluster: int = 1  # programs that add up their sums before they are stored
     grouped: bool = False
 
     @property
@@ -66,7 +63,7 @@ class Shape:
             "BN": self.columns, "STAGES": self.stages, "CONSUMERS": self.consumers,
             "SPLIT": int(dtype is dtypes.float32), "ALTERNATE": int(self.alternate), "PRODUCTS": self.products,
             "TAPS": self.taps, "WINDOWS": self.windows, "TAP_ROWS": self.tap_rows,
-            "CLUSTER": self.cluster, "GROUPED": int(self.grouped),
+            "GROUPED": int(self.grouped),
             "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
         }  # fmt: skip
         return hopper.cubin("conv_wgmma_weight_grad", _SOURCE, tuple(macros.items()))
@@ -99,15 +96,9 @@ def shapes(problem: ConvProblem) -> tuple[Shape, ...]:
     if problem.dtype is dtypes.float32:
         choice = _SPLIT_SHAPES if problem.precision == "highest" else _ROUNDED_SHAPES
     windows, tap_rows = _windows(problem), problem.weight_shape[2]
-    in_clusters = [
-        dataclasses.replace(shape, cluster=programs)
-        for shape in choice
-        if shape.consumers == shape.sharers == 2
-        for programs in _CLUSTERS
-    ]
     return tuple(
         dataclasses.replace(shape, grouped=problem.groups > 1)
-        for shape in (*choice, *in_clusters)
+        for shape in choice
         if shape.taps == 1
         or (windows is not None and windows.num_windows == shape.windows and tap_rows % shape.tap_rows == 0)
     )
@@ -160,11 +151,10 @@ class WgmmaWeightGrad(Candidate[ConvProblem]):
 
     def __init__(self, prefix: str, shape: Shape, splits: int, arithmetic: str) -> None:
         self.shape, self.splits, self.arithmetic = shape, splits, arithmetic
-        self.num_sums = splits // shape.cluster * shape.consumers // shape.sharers  # of each result
+        self.num_sums = splits * shape.consumers // shape.sharers  # of each result
         columns = f"{shape.columns}{f'*{shape.taps * shape.tap_rows}' if shape.taps > 1 else ''}"
         tile = f"{shape.rows}x{columns} stages {shape.stages}{' rounded' if arithmetic != FULL else ''}"
-        clusters = f" clusters of {shape.cluster}" if shape.cluster > 1 else ""
-        self.name = f"{prefix}/weight_grad {tile} splits {splits}{clusters}"
+        self.name = f"{prefix}/weight_grad {tile} splits {splits}"
 
     def supports(self, problem: ConvProblem) -> bool:
         return _is_supported(problem)
@@ -180,8 +170,7 @@ class WgmmaWeightGrad(Candidate[ConvProblem]):
             return rounds * (products + lines) * (steps + 3) + num_bytes / 2**20
         compute = rounds * (math.ceil(steps) * max(_MULTIPLIED * products, _LOADED * lines) + _STORED * products)
         finish = _FINISHED + num_bytes / _BYTES_OF_SUMS if num_bytes else 0
-        exchange = _EXCHANGED if shape.cluster > 1 else 0
-        return _LAUNCHED + max(compute, problem.bytes / _BYTES_READ) + exchange + finish
+        return _LAUNCHED + max(compute, problem.bytes / _BYTES_READ) + finish
 
     def workspace(self, problem: ConvProblem) -> int:
         return self.num_sums * 4 * numel(problem.weight_shape) if self.num_sums > 1 else 0
@@ -191,21 +180,6 @@ class WgmmaWeightGrad(Candidate[ConvProblem]):
 
     def prepare_view(self, problem: ConvProblem, view: hopper.View | None = None) -> Launch:
         """The launch on an input that is dense, or lies in memory as view says."""
-        launch = self.prepare_sums(problem, view)
-        if self.num_sums == 1:
-            return lambda stream, out, grad, x, *_: launch(stream, grad, x, out)
-        finish = finisher(problem, self.num_sums)
-
-        def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:
-            launch(stream, grad, x, workspace)
-            finish(stream, out, workspace, 0, 0)
-
-        return run
-
-    def prepare_sums(
-        self, problem: ConvProblem, view: hopper.View | None = None
-    ) -> Callable[[int, int, int, int], None]:
-        """run(stream, grad, x, sums): num_sums of them, (outputs, taps, inputs) in float32; one alone is the result."""
         from genesis.backends.cuda.driver.tensor_maps import MapKernel
 
         p, shape = problem, self.shape
@@ -213,10 +187,18 @@ class WgmmaWeightGrad(Candidate[ConvProblem]):
         if view is not None:
             pixels = pixels._replace(shape=(*pixels.shape[:3], view.num_channels), strides=view.strides)
         kernel = MapKernel(p.device, "conv_wgmma_weight_grad", shape.cubin(p.dtype), shape.shared_memory(p.dtype))
-        units = _num_tiles(p, shape) * self.splits
-        grid = units if shape.cluster > 1 else min(units, hopper.processors(p))
+        grid = min(_num_tiles(p, shape) * self.splits, hopper.processors(p))
         packed = hopper.geometry(_SOURCE).pack(**geometry)
-        return kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, packed, shape.cluster)
+        launch = kernel.prepare(grid, shape.threads(p.dtype), (grad, pixels), 1, packed)
+        if self.num_sums == 1:
+            return lambda stream, out, grad, x, *_: launch(stream, grad, x, out)
+        finish = finisher(p, self.num_sums)
+
+        def run(stream: int, out: int, grad: int, x: int, bias: int, residual: int, workspace: int) -> None:
+            launch(stream, grad, x, workspace)
+            finish(stream, out, workspace, 0, 0)
+
+        return run
 
 
 def _is_supported(problem: ConvProblem) -> bool:
@@ -299,10 +281,6 @@ def _worthwhile_splits(problem: ConvProblem, shape: Shape) -> list[int]:
     is_chain = problem.dtype is not dtypes.float32
     longest = _MOST_STEPS if shape.products == 3 else _LONGEST_CHAIN if is_chain else steps
     least = min(-(-steps // longest), room)
-    if shape.cluster > 1:  # all of one round: with fewer programs than multiprocessors there is something to share out
-        clusters = processors // (tiles * shape.cluster)
-        wanted = {shape.cluster, shape.cluster * clusters} if clusters else set()
-        return sorted(each for each in wanted if least <= each <= steps // _LEAST_STEPS_IN_CLUSTER)
     most = min(steps // _LEAST_STEPS, room)
     first = -(-least * tiles // processors)
     wanted = {rounds * processors // tiles for rounds in range(first, first + 4)}

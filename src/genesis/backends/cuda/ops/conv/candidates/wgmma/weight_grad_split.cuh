@@ -102,7 +102,7 @@ __device__ __forceinline__ void convert_window(u32 window, float* most_of_warp, 
 __device__ __forceinline__ void convert(
     u32 base, u32 full, u32 ready, int units, float* largest, int* exponents, const Geometry& g) {
   Turn turn;
-  for (int k = blockIdx.x / CLUSTER; k < units; k += gridDim.x / CLUSTER) {
+  for (int k = blockIdx.x; k < units; k += gridDim.x) {
     const Unit unit(k, g);
     for (int step = unit.first; step < unit.last; ++step) {
       const u32 input = base + turn.stage * STAGE_BYTES + GRAD_BYTES;

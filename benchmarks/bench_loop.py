@@ -7,9 +7,9 @@
 bfloat16 autocast, channels_last (or --contiguous), SGD with momentum, images of random numbers. The loop is unmodified;
 its time is that of --steps steps with one synchronization at their end. A side's network is made, run to its first fast
 step and then timed in turn with the others. "ready" is the time to that step: until one step took less than 1.2 times
-what a step takes in the end; cold, unless --keep-caches. "graph" is the fused step in a CUDA graph made by hand,
-without the host: what genesis.torch.compile should come close to. Networks that are not installed (torchvision) are
-left out.
+what a step takes in the end; cold, unless --keep-caches, but for byte code. "graph" is the fused step in a CUDA
+graph made by hand, without the host: what genesis.torch.compile should come close to. Networks that are not installed
+(torchvision) are left out.
 With --processes, neither "ready" nor memory is told, and convolutions are tuned before all sides.
 """
 
@@ -73,6 +73,8 @@ def main() -> int:
     if arguments.processes > 1:
         return min(turns.run(commands(arguments), arguments.processes), 1)
     turns.inductor_measures_in_turns()
+    if sys.dont_write_bytecode:
+        print('PYTHONDONTWRITEBYTECODE is set: "ready" may have the compiling of PyTorch\'s modules in it')
     comparison = Loops("bench_loop", **machine)
     comparison.keep_others(arguments.out)
     for name in arguments.networks:

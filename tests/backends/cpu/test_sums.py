@@ -103,7 +103,7 @@ def test_packed(
 def test_only_long_sums_of_the_highest_precision() -> None:
     assert sums.are_long(torch.float32, 512, (3, 3), (1, 1))
     assert not sums.are_long(torch.float32, 16, (3, 3), (1, 1))
-    assert not sums.are_long(torch.float32, 1024, (1, 1), (1, 1))
+    assert sums.are_long(torch.float32, 1024, (1, 1), (1, 1)) is not sums._adds_whole_sums()
     assert sums.are_long(torch.float32, 1024, (1, 1), (1, 1), is_packed=True)
     assert not sums.are_long(torch.float64, 512, (3, 3), (1, 1))
     with float32_precision("high"):

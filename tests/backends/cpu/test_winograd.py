@@ -85,9 +85,11 @@ def test_conv_prepacked_takes_winograd(dilation: int, activation: str | None, ha
         before = None if residual is None else residual.clone()
         y = conv.conv_prepacked(x, packed, residual, activation)
         expected = torch.conv2d(x.double(), weight.double(), bias.double(), *geometry)
+        plain = torch.conv2d(x.contiguous(memory_format=torch.channels_last), weight, bias, *geometry)
+        theirs = (plain - expected).abs().max().item()  # without AVX2, a chain of all products
         expected = expected if residual is None else expected + residual
         expected = expected.relu() if activation == "relu" else expected
-        torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(y.double(), expected, rtol=0, atol=max(1e-5, 1.05 * theirs))
         if residual is not None:
             assert torch.equal(residual, before)
 

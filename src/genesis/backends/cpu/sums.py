@@ -4,7 +4,7 @@ oneDNN's channels-last kernels add up all C·R·S products in one register: an e
 their number, 1.1e-6 of 512 channels and 3×3 taps. Its kernels for NCHW under AVX-512 add up 16 channels at a time and
 then these sums, which leaves 2.3e-7; they are as fast, but for bringing operands and result from one order into the
 other. Elsewhere, and for weights that were packed before, a channels-last kernel is called for 16 channels after the
-other (256 of 1×1 taps) and adds to what is there.
+other (256 of 1×1 taps) and adds to what is there; without AVX2, the results are added by PyTorch.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LEAST_CHANNELS = 16  # of a part
 def are_long(dtype: torch.dtype, channels: int, kernel: Shape, stride: Pair, is_packed: bool = False) -> bool:
     """Whether sums over this many channels of a group must be accumulated in parts.
 
-    Those of a 1×1 kernel without a stride are, but not with a packed weight.
+    Those of a 1×1 kernel without a stride are, but not with a packed weight, nor without AVX2.
     """
     area = math.prod(kernel)
     if dtype is not torch.float32 or channels * area <= _SHORT:
         return False
-    if area == 1 and stride == (1, 1) and not is_packed:
+    if get_float32_precision() != "highest":
         return False
-    return get_float32_precision() == "highest"
+    return area > 1 or stride != (1, 1) or is_packed or not _adds_whole_sums()
 
 
 def forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry) -> Tensor:
@@ -45,7 +45,7 @@ def forward(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGe
     stride, padding, dilation, groups = geometry
     if _kernels_have_parts():
         return _last(torch.conv2d(input.contiguous(), weight.contiguous(), bias, *geometry))
-    if math.prod(weight.shape[2:]) == 1 and padding == (0, 0):
+    if math.prod(weight.shape[2:]) == 1 and padding == (0, 0) and _adds_whole_sums():
         return torch.conv2d(_last(input[:, :, :: stride[0], :: stride[1]]), weight, bias, 1, 0, 1, groups)
     first, *others = split(weight)
     first_input, *other_inputs = _split_input(input, groups, first.shape[1])
@@ -91,7 +91,10 @@ def _split_input(input: Tensor, groups: int, channels: int) -> list[Tensor]:
 
 def _add(y: Tensor, input: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair, int]) -> None:
     """y += convolution."""
-    mkldnn._convolution_pointwise_.binary(y, input, weight, None, *geometry, "add", 1.0, None, [], "")
+    if _adds_whole_sums():
+        mkldnn._convolution_pointwise_.binary(y, input, weight, None, *geometry, "add", 1.0, None, [], "")
+    else:
+        y += mkldnn._convolution_pointwise(input, weight, None, *geometry, "none", [], "")
 
 
 @functools.cache
@@ -102,6 +105,22 @@ def _kernels_have_parts() -> bool:
     weight = torch.zeros(64, 64, 3, 3, dtype=torch.float32, device="cpu")
     weight[:, :, 1, 1] = 1
     return bool(torch.conv2d(input, weight, None, 1, 1).min() == 2**24 + 48)
+
+
+@functools.cache
+def _adds_whole_sums() -> bool:
+    """Whether oneDNN adds a convolution's sums to what is there; found by trial: 2²⁴ + 1 is 2²⁴ in float32.
+
+    Without AVX2, its kernels begin with what is there, and add one product after the other to that; sums of 1×1 kernels
+    are one chain there too.
+    """
+    y = _last(torch.full((1, 64, 8, 8), 2.0**24, dtype=torch.float32, device="cpu"))
+    input = _last(torch.ones(1, 16, 8, 8, dtype=torch.float32, device="cpu"))
+    weight = torch.zeros(64, 16, 3, 3, dtype=torch.float32, device="cpu")
+    weight[:, :, 1, 1] = 1
+    geometry = (1, 1), (1, 1), (1, 1), 1
+    mkldnn._convolution_pointwise_.binary(y, input, _last(weight), None, *geometry, "add", 1.0, None, [], "")
+    return bool(y.min() == 2**24 + 16)
 
 
 def _last(x: Tensor) -> Tensor:

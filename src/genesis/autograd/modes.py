@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from genesis.errors import GraphError
@@ -118,39 +118,49 @@ class set_grad_enabled:  # noqa: N801  (PyTorch's name)
         return with_mode
 
 
-@contextlib.contextmanager
-def _with(name: str, value: object) -> Iterator[None]:
-    before = getattr(state, name)
-    setattr(state, name, value)
-    try:
-        yield
-    finally:
-        setattr(state, name, before)
+class _With(contextlib.AbstractContextManager[None]):
+    """Inside, this thread's state has another value.
+
+    No generator: one that an interrupt had left suspended would put the value back when it is collected, in the midst
+    of something else.
+    """
+
+    __slots__ = ("_before", "_name", "_value")
+
+    def __init__(self, name: str, value: object) -> None:
+        self._name, self._value = name, value
+
+    def __enter__(self) -> None:
+        self._before = getattr(state, self._name)
+        setattr(state, self._name, self._value)
+
+    def __exit__(self, *exception: object) -> None:
+        setattr(state, self._name, self._before)
 
 
 def without_autocast() -> contextlib.AbstractContextManager[None]:
     """Inside, functions take their inputs as they come."""
-    return _with("autocast", None)
+    return _With("autocast", None)
 
 
 def with_autocast(autocast: Autocast | None) -> contextlib.AbstractContextManager[None]:
     """Inside, functions take their inputs as this autocast gives them."""
-    return _with("autocast", autocast)
+    return _With("autocast", autocast)
 
 
 def without_folding() -> contextlib.AbstractContextManager[None]:
     """Inside, layers compute with their parameters as they are: for weights that change before folding them pays."""
-    return _with("folding", False)
+    return _With("folding", False)
 
 
 def without_dropout() -> contextlib.AbstractContextManager[None]:
     """Inside, dropout hands its input on in training too: for what must not depend on its draws."""
-    return _with("dropping", False)
+    return _With("dropping", False)
 
 
 def without_value_checks() -> contextlib.AbstractContextManager[None]:
     """Inside, functions that would refuse some values of a tensor take them unseen: a recording must not read any."""
-    return _with("checking", False)
+    return _With("checking", False)
 
 
 def checks_values() -> bool:
@@ -262,12 +272,12 @@ def is_inference_mode_enabled() -> bool:
 
 def observe(observer: Observer) -> contextlib.AbstractContextManager[None]:
     """Have observer(function, args, kwargs, outputs) called after each Function.apply of this thread."""
-    return _with("observer", observer)
+    return _With("observer", observer)
 
 
 def watched(watcher: Watcher) -> contextlib.AbstractContextManager[None]:
     """Inside, watcher is told of what this thread does beside the calls of its backend."""
-    return _with("watcher", watcher)
+    return _With("watcher", watcher)
 
 
 def after_backward(callback: Callable[[], None]) -> None:

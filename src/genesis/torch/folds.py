@@ -65,7 +65,7 @@ class Fold(NamedTuple):
 
     Attributes:
         kept: of the operands.
-        settings: eps, geometry, dtype and precision; forms: of the operands, see _form.
+        settings: eps, geometry, dtype and precision; forms: of the operands, see form().
         looks: one, by which the operands of the last call were known to be of these forms.
         packed: the backend's own, by the input's shape, by None where that fits all shapes; it is filled once the
             operands have been seen twice.
@@ -124,9 +124,9 @@ class Folds:
         if self._wait or weight is None or not (weight.is_cpu and weight.dtype is settings[2] and _is_dense(weight)):
             return
         number = (weight.dtype, True, weight.shape[:1], (1,))
-        if all(each is None or _form(each) == number for each in others):
+        if all(each is None or form(each) == number for each in others):
             kept = tuple([None if each is None else Kept.of(each) for each in operands])
-            self._fold = Fold(kept, settings, tuple(map(_form, operands)), [None], {})
+            self._fold = Fold(kept, settings, tuple(map(form, operands)), [None], {})
 
 
 def _is_of(fold: Fold, operands: Operands, settings: tuple[object, ...], looks: object) -> bool:
@@ -134,21 +134,26 @@ def _is_of(fold: Fold, operands: Operands, settings: tuple[object, ...], looks: 
     if fold.settings != settings:
         return False
     if looks is None or fold.looks[0] is not looks:
-        if tuple(map(_form, operands)) != fold.forms:
+        if tuple(map(form, operands)) != fold.forms:
             return False
         fold.looks[0] = looks
-    for kept, x in zip(fold.kept, operands, strict=True):
-        if kept is None or x is None:
+    return hold(fold.kept, operands)
+
+
+def hold(kept: tuple[Kept | None, ...], tensors: Operands) -> bool:
+    """Are tensors of the same forms bit for bit what was kept of them?"""
+    for each, x in zip(kept, tensors, strict=True):
+        if each is None or x is None:
             continue
-        if kept.address and _compare is not None:
-            if _compare(kept.address, x.data_ptr(), kept.num_bytes):
+        if each.address and _compare is not None:
+            if _compare(each.address, x.data_ptr(), each.num_bytes):
                 return False
-        elif not kept.is_of(x):
+        elif not each.is_of(x):
             return False
     return True
 
 
-def _form(x: Tensor | None) -> tuple[object, ...] | None:
+def form(x: Tensor | None) -> tuple[object, ...] | None:
     """Return the facts that must hold before a tensor's memory is read."""
     return None if x is None else (x.dtype, x.is_cpu, x.shape, x.stride())
 

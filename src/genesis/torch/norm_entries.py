@@ -1,7 +1,8 @@
 """The attribute `forward` that fuse() sets on batch norms, after convolutions and elsewhere.
 
 A norm of a tensor that is no convolution's result, as before the activation of a dense block, is deferred too: its
-statistics are computed when it is called, and one pass normalizes, adds and activates. In channels-last, on CUDA.
+statistics are computed when it is called, and one pass normalizes, adds and activates. In channels-last, on CUDA. In
+inference on the CPU it runs by kept factors (norm_factors.py).
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from torch.nn import functional as F
 
 from genesis.records import ConvGeometry, NormState, record
 from genesis.torch import bridge
+from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import modes_to_defer
-from genesis.torch.deferring import norm_of
+from genesis.torch.deferring import has_hooks, norm_of
 from genesis.torch.entry import Entry
 from genesis.torch.folds import Folds
 from genesis.torch.inference import infer_norm
 from genesis.torch.links import Link
 from genesis.torch.modes import nothing_intercepts, versions_of_three
+from genesis.torch.norm_factors import ACTIVATIONS, NormFactors
 from genesis.torch.operands import operand, plain
 from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, batch_norm, materialize, materialized, pending
 from genesis.torch.shapes import Plan, is_normalized
@@ -47,6 +50,13 @@ class BareNorm:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.factors = NormFactors()
+
+    def inferred(self, x: object, norm: nn.BatchNorm2d, activation: str | None) -> Tensor | None:
+        """activation(norm(x)) in inference on the CPU; None: there is no kernel for it."""
+        if type(x) is Pending and x.stage and not norm.training:
+            x = materialize(x)
+        return self.factors.run(x, norm, activation)
 
     def pending(self, x: object) -> Pending | None:
         """x as if a convolution had been deferred; None if its norm is left to PyTorch."""
@@ -112,6 +122,8 @@ class NormEntry(Entry[nn.BatchNorm2d]):
                 y = batch_norm(input, *found, norm.momentum, norm.eps)
                 if y is not NOT_HERE:
                     return y
+        if type(norm) is nn.BatchNorm2d and (inferred := self.bare.inferred(input, norm, None)) is not None:
+            return inferred
         if self.bare.active and type(norm) is nn.BatchNorm2d and (p := self.bare.pending(input)) is not None:
             found = norm_of(norm)
             if found is not None and norm.momentum is not None:
@@ -159,11 +171,15 @@ class NormCallEntry(Entry[nn.BatchNorm2d]):
 
     def __call__(self, input: Tensor, *args: object, **kwargs: object) -> Tensor:
         norm = self.original() if is_compiling() else self.owner()
-        if self._activates and type(input) is Pending and not norm.training and not is_compiling():
-            inferred = infer_norm(input, norm)
+        if self._activates and not norm.training and not is_compiling():
+            inferred = infer_norm(input, norm) if type(input) is Pending else None
             if inferred is not None:
                 activated: Tensor = norm.act(norm.drop(inferred))
                 return activated
+            activation = _activation_of(norm)
+            inferred = None if activation is None else self.bare.inferred(input, norm, activation)
+            if inferred is not None:
+                return inferred
         forward = type(norm).forward
         p = None if is_compiling() or not self.bare.active else self.bare.pending(input)
         if p is None:
@@ -179,3 +195,10 @@ class NormCallEntry(Entry[nn.BatchNorm2d]):
 
         result: Tensor = plain(forward(norm, operand(given, {F.batch_norm: defer}), *args, **kwargs))
         return result
+
+
+def _activation_of(norm: nn.Module) -> str | None:
+    """The activation that is all that follows in a BatchNormAct2d; None: it has another one, or somebody watches it."""
+    act, drop = norm.act, norm.drop
+    found = None if type(drop) is not nn.Identity or has_hooks(drop.__dict__) else of_layer(act)
+    return found[0] if found is not None and found[0] in ACTIVATIONS and not has_hooks(act.__dict__) else None

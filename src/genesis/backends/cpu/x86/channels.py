@@ -20,7 +20,7 @@ SCALED, ADDED = "scaled", "added"
 _MOST_VECTORS = 4  # whose sums are in registers
 _UNROLLED = 8  # vectors of a turn of the inner loop, at most
 _SMALL = 1 << 17  # numbers: of so few, float64 sums of single pixels take no longer
-_LEAST_PIXELS = 256  # of a thread's share
+_LEAST_NUMBERS = 1 << 14  # of a thread's share
 
 
 def is_supported(x: Tensor) -> bool:
@@ -83,7 +83,7 @@ def _is_wide(channels: int) -> bool:
 @functools.lru_cache(512)
 def _combining(pixels: int, kernel: Combine, num_threads: int) -> Job:
     kernels, channels = Kernels(), kernel.channels
-    share = max(_LEAST_PIXELS, -(-pixels // num_threads))
+    share = max(-(-_LEAST_NUMBERS // channels), -(-pixels // num_threads))
     firsts = np.arange(0, pixels, share)
     counts = np.minimum(share, pixels - firsts)
     calls = rows(kernels.address(kernel), 0, 0, 0, counts, 0, 0, 0, 0)

@@ -27,7 +27,9 @@ from torch_networks import UNet, training_step
 import genesis.torch
 
 EAGER, FUSED, CONTIGUOUS = "torch channels_last", "fused channels_last", "fused contiguous"
-NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "vgg16_bn", "efficientnet_b0", "regnet_y_400mf", "unet")
+NETWORKS = (
+    "resnet18", "resnet50", "mobilenet_v2", "vgg16_bn", "efficientnet_b0", "regnet_y_400mf", "densenet121", "unet",
+)  # fmt: skip
 Step = Callable[[torch.nn.Module, torch.Tensor], Side]
 
 

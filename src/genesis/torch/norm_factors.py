@@ -44,16 +44,14 @@ class NormFactors:
         """activation(layer(x)) of a channels-last image; None: ask the layer itself."""
         if torch.is_grad_enabled() or layer.training or not isinstance(x, Tensor) or type(x) is not Tensor:
             return None
-        if not x.is_cpu or x.dtype is not torch.float32 or x.ndim != 4:
-            return None
-        if x.numel() < (_LEAST_NUMBERS if activation is None else 1) or x.shape[1] % 8:
+        if not x.is_cpu or x.dtype is not torch.float32 or _any_autocast() or not nothing_intercepts():
+            return None  # before its sizes are looked at: to a tracer they are tensors
+        if x.ndim != 4 or x.shape[1] % 8 or x.numel() < (_LEAST_NUMBERS if activation is None else 1):
             return None
         if x.is_neg() or not x.is_contiguous(memory_format=torch.channels_last):
             return None
         normalized, found = _kernel(), norm_of(layer)
         if normalized is None or found is None or found[1]:
-            return None
-        if _any_autocast() or not nothing_intercepts():
             return None
         gamma, beta, mean, var, _ = found[0]
         last, tensors, eps = self._last, (gamma, beta, mean, var), layer.eps

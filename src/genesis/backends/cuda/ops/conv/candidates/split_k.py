@@ -17,7 +17,7 @@ _AT_A_TIME, _OF_WARP = 2048, 1024
 _LEAST_ELEMENTS = 16
 # Splits at a time: all of them, as each round of loads waits for the one before; but no more than a GPU holds at once.
 _ALWAYS, _MOST, _MOST_AT_ONCE = 64, 512, 2_500_000
-_GENERAL = (16, 128)
+_GENERAL = (16, 128)  # the general kernel's, of few and of many
 
 
 def finisher(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import genesis.torch
+from genesis.backends.cpu.x86 import micro
 from genesis.torch import norm_factors
 from genesis.torch.norm_entries import NormCallEntry
 from genesis.torch.norm_factors import NormFactors
@@ -120,6 +121,10 @@ def test_every_change_is_seen(change: str) -> None:
         assert after is not None
         assert not torch.equal(before, after)
         torch.testing.assert_close(after, layer(x))
+
+
+def test_activations_are_the_kernels() -> None:
+    assert norm_factors.ACTIVATIONS == micro.ACTIVATIONS
 
 
 def test_what_is_left_to_the_layer() -> None:

@@ -137,10 +137,10 @@ def _is_of(fold: Fold, operands: Operands, settings: tuple[object, ...], looks: 
         if tuple(map(form, operands)) != fold.forms:
             return False
         fold.looks[0] = looks
-    return hold(fold.kept, operands)
+    return are_same(fold.kept, operands)
 
 
-def hold(kept: tuple[Kept | None, ...], tensors: Operands) -> bool:
+def are_same(kept: tuple[Kept | None, ...], tensors: Operands) -> bool:
     """Are tensors of the same forms bit for bit what was kept of them?"""
     for each, x in zip(kept, tensors, strict=True):
         if each is None or x is None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from genesis.torch.deferring import norm_of
-from genesis.torch.folds import Kept, form, hold
+from genesis.torch.folds import Kept, are_same, form
 from genesis.torch.modes import is_plain, nothing_intercepts
 
 ACTIVATIONS = (None, "relu", "relu6")  # that the kernel has
@@ -56,7 +56,7 @@ class NormFactors:
         gamma, beta, mean, var, _ = found[0]
         last, tensors, eps = self._last, (gamma, beta, mean, var), layer.eps
         forms = tuple(map(form, tensors))
-        if last is None or last.eps != eps or last.forms != forms or not hold(last.kept, tensors):
+        if last is None or last.eps != eps or last.forms != forms or not are_same(last.kept, tensors):
             number = (torch.float32, True, x.shape[1:2], (1,))
             if not all(each is None or (is_plain(each) and form(each) == number) for each in tensors):
                 return None

@@ -17,7 +17,7 @@ _AT_A_TIME, _OF_WARP = 2048, 1024
 _LEAST_ELEMENTS = 16
 # Splits at a time: all of them, as each round of loads waits for the one before; but no more than a GPU holds at once.
 _ALWAYS, _MOST, _MOST_AT_ONCE = 64, 512, 2_500_000
-_GENERAL = (16, 128)  # the general kernel's, of few and of many
+_GENERAL_OF_FEW, _GENERAL_OF_MANY = 16, 128
 
 
 def finisher(
@@ -31,7 +31,9 @@ def finisher(
     """
     p = problem
     elements = numel(p.result_shape)
-    at_a_time = _GENERAL[splits > _ALWAYS] if general else _at_a_time(splits, elements)
+    at_a_time = _at_a_time(splits, elements)
+    if general:
+        at_a_time = _GENERAL_OF_FEW if splits <= _ALWAYS else _GENERAL_OF_MANY
     block = max(_AT_A_TIME // at_a_time, _LEAST_ELEMENTS)
     bias = Pointer(p.dtype) if p.bias else None
     residual = Pointer(p.dtype) if p.residual else None

@@ -42,12 +42,14 @@ def operands(case: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, ConvG
     return input, weight, torch.randn(outputs), geometry
 
 
-@pytest.fixture(params=[True, False], ids=["parts of the kernels", "parts of ours"])
+@pytest.fixture(params=["parts of the kernels", "parts of ours", "parts that PyTorch adds"])
 def kernels_have_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways, where this processor has both."""
-    if request.param and not sums._kernels_have_parts():
+    """All ways, where this processor has them; the last one is that of processors without AVX2."""
+    if request.param == "parts of the kernels" and not sums._kernels_have_parts():
         return
-    monkeypatch.setattr(sums, "_kernels_have_parts", lambda: request.param)
+    monkeypatch.setattr(sums, "_kernels_have_parts", lambda: request.param == "parts of the kernels")
+    if request.param == "parts that PyTorch adds":
+        monkeypatch.setattr(sums, "_adds_whole_sums", lambda: False)
 
 
 @pytest.mark.usefixtures("kernels_have_parts")

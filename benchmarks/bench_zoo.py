@@ -6,6 +6,7 @@
     python benchmarks/bench_zoo.py --compile --processes 6          all of them, six at a time; they measure in turns
     python benchmarks/bench_zoo.py --networks densenet121 resnetv2_50 convnext_tiny --without norms biases
     python benchmarks/bench_zoo.py --networks yolo --compile --kernels kernels      what each kernel takes
+    python benchmarks/bench_zoo.py --networks timm:dpn68:32:224 torchvision:googlenet --compile --out others   any other
     python benchmarks/bench_zoo.py --networks hrnet_w18_small_v2 --sides genesis torch.compile genesis.torch.compile
     python benchmarks/bench_zoo.py --dry-run                        no GPU: two tiny networks; --compile for those sides
 
@@ -28,7 +29,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ import turns
 from harness import RESULTS, Comparison
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from zoo_networks import NETWORKS, TINY, Network
+from zoo_networks import NETWORKS, TINY, Network, named, spelled
 
 import genesis
 import genesis.torch
@@ -53,7 +54,8 @@ WARMUP = 3  # steps before the capture; of a compiled loop more, which records a
 _PROFILED, _MOST_KERNELS = 4, 120  # steps, and lines for each side
 _GOAL = 1.3  # geometric mean
 _CHAINS = ("norms", "biases")
-_SIDES = ("torch", "genesis", "torch.compile", "genesis.torch.compile")
+_CAPTURED = ("torch", "genesis")  # by hand
+_SIDES = (*_CAPTURED, "torch.compile", "genesis.torch.compile")
 
 
 def main() -> int:
@@ -63,7 +65,7 @@ def main() -> int:
     zoo = Zoo("bench_zoo", **machine)
     zoo.keep_others(arguments.out)
     begin, known = time.monotonic(), {row["case"] for row in zoo.rows}
-    networks = chosen(arguments.networks, TINY if arguments.dry_run else NETWORKS)
+    networks = arguments.networks or (TINY if arguments.dry_run else NETWORKS)
     networks = [network for network in networks if not (arguments.more and title(network) in known)]
     if arguments.processes > 1:
         num_failed = turns.run(commands(networks, arguments), arguments.processes, arguments.seconds)
@@ -97,8 +99,8 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [network.name for network in (*NETWORKS, *TINY)]
-    parser.add_argument("--networks", "--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
+    names = f"{', '.join(network.name for network in (*NETWORKS, *TINY))}, or PACKAGE:NAME[:BATCH[:SIZE]]"
+    parser.add_argument("--networks", "--only", nargs="+", type=named, metavar="NAME", help=names)
     parser.add_argument("--more", action="store_true", help="leave out what the results have already")
     parser.add_argument("--compile", action="store_true", help="torch.compile and genesis.torch.compile too, as loops")
     parser.add_argument("--sides", nargs="+", choices=_SIDES, help="only these")
@@ -118,12 +120,6 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def chosen(names: list[str] | None, networks: Sequence[Network]) -> list[Network]:
-    """In the order in which they were named."""
-    known = {network.name: network for network in networks}
-    return list(networks) if names is None else [known[name] for name in names]
-
-
 def commands(networks: list[Network], arguments: argparse.Namespace) -> Iterator[list[str]]:
     """For each network alone."""
     options = [f"--{name}={getattr(arguments, name)}" for name in ("tune", "steps", "rounds", "out")]
@@ -132,7 +128,7 @@ def commands(networks: list[Network], arguments: argparse.Namespace) -> Iterator
     options += ["--sides", *arguments.sides] if arguments.sides else []
     options += [f"--kernels={arguments.kernels}"] if arguments.kernels else []
     for network in networks:
-        yield [sys.executable, __file__, "--networks", network.name, *options]
+        yield [sys.executable, __file__, "--networks", spelled(network), *options]
 
 
 def title(network: Network) -> str:
@@ -406,25 +402,24 @@ class Zoo(Comparison):
         counted = [row for row in self.rows if row["side"] == "genesis" and "fused" in row]
         fused, all_ = (sum(row[key] for row in counted) for key in ("fused", "convolutions"))
         failed = [f"{row['case'].partition(',')[0]} ({row['side']})" for row in self.rows if "error" in row]
+        chains = f"; {fused} of {all_} convolutions fused" if counted else ""
         return "\n".join([
-            f"{len(speeds)} networks, geometric mean {mean:.2f} (goal: {_GOAL}); {fused} of {all_} convolutions fused",
+            f"{len(speeds)} networks, geometric mean {mean:.2f} (goal: {_GOAL}){chains}",
             f"{len(behind)} below 1: {', '.join(behind) or 'none'}",
             f"{len(failed)} failed: {', '.join(failed) or 'none'}",
         ])  # fmt: skip
 
     def markdown(self) -> str:
-        names = dict.fromkeys(row["side"] for row in self.rows)
-        others = [name for name in names if name not in ("torch", "genesis")]
-        head = ["network", "family", "torch ms", "genesis ms", *(f"{name} ms" for name in others)]
-        head += ["speed over PyTorch's best", "GB, torch", "GB, genesis", "fused"]
+        names = sorted(dict.fromkeys(row["side"] for row in self.rows), key=lambda name: name not in _CAPTURED)
+        captured = [name for name in names if name in _CAPTURED]
+        head = ["network", "family", *(f"{name} ms" for name in names), "speed over PyTorch's best"]
+        head += [f"GB, {name}" for name in captured] + ["fused"] * ("genesis" in captured)
         lines, speeds = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"], self.speeds()
         for case, rows in self._by_case():
-            theirs, ours = rows.get("torch", {}), rows.get("genesis", {})
-            cells = [case, next(iter(rows.values()))["family"]]
-            cells += [_cell(rows.get(name)) for name in ("torch", "genesis", *others)]
+            cells = [case, next(iter(rows.values()))["family"], *(_cell(rows.get(name)) for name in names)]
             cells += [f"{speeds[case][0]:.2f}" if case in speeds else ""]
-            cells += [f"{each['gigabytes']:.2f}" if "gigabytes" in each else "" for each in (theirs, ours)]
-            cells += [f"{ours['fused']} of {ours['convolutions']}" if "fused" in ours else ""]
+            cells += [_gigabytes(rows.get(name, {})) for name in captured]
+            cells += [_fused(rows.get("genesis", {}))] * ("genesis" in captured)
             lines.append(f"| {' | '.join(cells)} |")
         notes = list(self._notes())
         return self.heading() + "\n".join([*lines, "", *self.summary().split("\n"), "", *notes]) + "\n"
@@ -454,6 +449,14 @@ def _cell(row: dict[str, Any] | None) -> str:
     if "error" in row:
         return "failed"
     return f"{row['median_ms']:.2f}" + (" (loop)" if "not_captured" in row else "")
+
+
+def _gigabytes(row: dict[str, Any]) -> str:
+    return f"{row['gigabytes']:.2f}" if "gigabytes" in row else ""
+
+
+def _fused(row: dict[str, Any]) -> str:
+    return f"{row['fused']} of {row['convolutions']}" if "fused" in row else ""
 
 
 def _second(item: tuple[str, float]) -> float:

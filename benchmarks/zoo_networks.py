@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import importlib
+import inspect
 import json
 import math
 import sys
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_networks import UNet
 
 CONVOLUTIONS = Path(__file__).parent / "zoo_convs.json"
+_SLOW_TO_INITIALIZE = ("inception_v3", "googlenet")  # by SciPy, for minutes
 
 
 class Network(NamedTuple):
@@ -43,9 +45,9 @@ class Network(NamedTuple):
             return library.Unet("efficientnet-b0", encoder_weights=None)
         if self.source == "timm":
             return importlib.import_module("timm").create_model(self.name)
-        if self.family == "DeepLab":
-            return models.get_model(self.name, weights=None, weights_backbone=None)
-        return models.get_model(self.name, **({"init_weights": False} if self.name == "inception_v3" else {}))
+        builder = models.get_model_builder(self.name)
+        options = {"weights_backbone": None} if "weights_backbone" in inspect.signature(builder).parameters else {}
+        return builder(**options, **({"init_weights": False} if self.name in _SLOW_TO_INITIALIZE else {}))
 
 
 NETWORKS = (
@@ -91,6 +93,30 @@ NETWORKS = (
     Network("resnet101", "ResNet", "torchvision"),
 )
 TINY = (Network("tiny_unet", "U-Net", "own", 2, 16), Network("tiny_diffusion_unet", "diffusion", "own", 2, 16))
+
+
+def named(text: str) -> Network:
+    """One of these by its name, or any of timm or torchvision: "timm:dpn68", "timm:dpn68:64:192".
+
+    Raises: ValueError: it is none of these, of another package, or the batch or the size is no number.
+    """
+    package, _, rest = text.partition(":")
+    if rest:
+        name, *sizes = rest.split(":")
+        if package not in ("timm", "torchvision") or len(sizes) > 2:
+            raise ValueError(text)
+        return Network(name, name, package, *map(int, sizes))
+    known = {network.name: network for network in (*NETWORKS, *TINY)}
+    if text not in known:
+        raise ValueError(text)
+    return known[text]
+
+
+def spelled(network: Network) -> str:
+    """What named() reads."""
+    if network in (*NETWORKS, *TINY):
+        return network.name
+    return f"{network.source}:{network.name}:{network.batch}:{network.size}"
 
 
 def torchvision_models() -> Any:

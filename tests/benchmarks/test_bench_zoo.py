@@ -68,3 +68,16 @@ def test_the_stored_convolutions_are_those_of_the_networks(monkeypatch: pytest.M
         assert len(found) > 50
         for each in found:
             assert network.name in stored[each].networks
+
+
+def test_any_network_of_the_packages_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    zoo = importlib.import_module("zoo_networks")
+    assert zoo.named("yolo") in zoo.NETWORKS
+    assert zoo.named("timm:dpn68") == zoo.Network("dpn68", "dpn68", "timm", 32, 224)
+    assert zoo.named("torchvision:googlenet:64:192")[3:] == (64, 192)
+    for network in (zoo.NETWORKS[0], zoo.named("timm:dpn68:16")):
+        assert zoo.named(zoo.spelled(network)) == network
+    for name in ("dpn68", "elsewhere:dpn68", "timm:dpn68:1:2:3", "timm:dpn68:many"):
+        with pytest.raises(ValueError, match=r"dpn68|many"):
+            zoo.named(name)

@@ -31,6 +31,23 @@ class Origin(Protocol):
     def modes(self) -> Modes: ...
 
 
+class Part(Protocol):
+    """The values of a result that are found when they are asked for, such as those of a slice.
+
+    Attributes:
+        shares_memory: whether other code expects them in the memory of another result.
+    """
+
+    @property
+    def shares_memory(self) -> bool: ...
+
+    def values(self) -> Tensor | None:
+        """In channels-last; None once the result that they are a part of has the memory that PyTorch gives it."""
+
+    def tensor(self) -> Tensor:
+        """As PyTorch's layers give them."""
+
+
 @final
 class Computed:
     """The result of a chain of contiguous tensors: contiguous to other code, channels-last to the next chain.
@@ -38,15 +55,17 @@ class Computed:
     It takes the place of a Link, at stage 3.
     """
 
-    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "plan", "source", "taken", "value")
+    __slots__ = ("dtype", "entry", "guarded", "inner", "modes", "part", "plan", "source", "taken", "value")
 
-    def __init__(self, link: Origin, inner: Tensor, value: Tensor | None, source: Tensor | None) -> None:
+    def __init__(
+        self, link: Origin, inner: Tensor, value: Tensor | None, source: Tensor | None, part: Part | None = None
+    ) -> None:
         """link: what it is the result of; inner: the values; value: the contiguous tensor, created at once if it is a
-        node of a graph, and source the node before it, whose values are inner."""
+        node of a graph, and source the node before it, whose values are inner; part: what has the values instead."""
         self.entry, self.guarded, self.plan, self.dtype, self.modes = (
             link.entry, link.guarded, link.plan, link.dtype, link.modes
         )  # fmt: skip
-        self.inner, self.value, self.source = inner, value, source
+        self.inner, self.value, self.source, self.part = inner, value, source, part
         self.taken = False  # other code has the value
 
     def needs_gradients(self, stage: int) -> bool:
@@ -55,15 +74,23 @@ class Computed:
     def compute(self, stage: int) -> Tensor:
         if self.value is not None:
             return self.value
+        if self.part is not None:
+            return self.part.tensor()
         with restored(self.modes):
             return ordered(self.inner, self.plan)
 
     def values(self) -> Tensor | None:
-        """The channels-last values; None on a GPU, and where a graph records their use."""
+        """The values in channels-last; None on a GPU, where a graph records their use, and where they may be old."""
+        if self.part is not None:
+            return self.part.values()
         return None if self.value is not None or self.inner.is_cuda else self.inner
 
     def take(self) -> tuple[Tensor, Tensor | None]:
         """A tensor for the next chain, and its values if they are not its own."""
+        if self.part is not None:
+            values = self.part.values()
+            assert values is not None  # computed() has asked
+            return values.contiguous(memory_format=torch.channels_last), None
         if self.value is None:
             return self.inner, None
         self.taken = True

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from genesis.torch import averaging, bridge, pooling
+from genesis.torch import averaging, bridge, pooling, reordered_layers
 from genesis.torch import pending_metadata as pending_metadata  # registers functions
 from genesis.torch import pending_pooling as pending_pooling
 from genesis.torch import pending_scales as pending_scales
+from genesis.torch import slicing as slicing
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import inside_model, modes_to_defer
 from genesis.torch.bridge import call
@@ -30,6 +31,7 @@ from genesis.torch.pending import (
     NOT_HERE,
     Pending,
     activate,
+    computed,
     materialize,
     materialized,
     pending,
@@ -100,7 +102,7 @@ class ConvEntry(Entry[nn.Conv2d]):
             given: Tensor | Computed = input
             if type(input) is Pending:
                 if type(input.link) is Computed and input.value is None:
-                    given = input.link
+                    given = computed(input)
                 else:
                     input.link.entry.taker = "conv2d"
                     given = materialize(input)
@@ -108,9 +110,17 @@ class ConvEntry(Entry[nn.Conv2d]):
             link = self.link(conv, given, weight, bias, settings)
             if link is not None:
                 return pending(link, 0)
-        elif self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
+        if type(input) is Pending:
+            if input.stage and conv.padding_mode == "zeros":
+                y = reordered_layers.convolve(
+                    input, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups
+                )
+                if y is not NOT_HERE:
+                    return y
+            input = materialized(input)
+        if not self.active and self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
             self.begin()  # from the next call on
-        return type(conv)._conv_forward(conv, materialized(input), weight, bias)
+        return type(conv)._conv_forward(conv, input, weight, bias)
 
     def link(
         self, conv: nn.Conv2d, input: Tensor | Computed, weight: Tensor, bias: Tensor | None, settings: Settings,
@@ -230,7 +240,8 @@ class ActivationEntry(Entry[nn.Module]):
         if type(input) is Pending:
             found = of_layer(layer)
             if found is not None:
-                y = activate(input, *found)
+                extend = reordered_layers.activate if type(input.link) is Computed else activate
+                y = extend(input, *found)
                 if y is not NOT_HERE:
                     return y
         result: Tensor = type(layer).forward(layer, input)

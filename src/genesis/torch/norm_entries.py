@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 from torch.nn import functional as F
 
 from genesis.records import ConvGeometry, NormState, record
-from genesis.torch import bridge
+from genesis.torch import bridge, reordered_layers, reordering
 from genesis.torch.activations import of_layer
 from genesis.torch.autograd_functions import modes_to_defer
 from genesis.torch.deferring import has_hooks, norm_of
@@ -26,7 +26,7 @@ from genesis.torch.links import Link
 from genesis.torch.modes import nothing_intercepts, versions_of_three
 from genesis.torch.norm_factors import ACTIVATIONS, NormFactors
 from genesis.torch.operands import operand, plain
-from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, batch_norm, materialize, materialized, pending
+from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, batch_norm, materialized, pending
 from genesis.torch.shapes import Plan, is_normalized
 from genesis.torch.tensor_guards import GuardedConv, Settings, autocast_dtype
 
@@ -51,17 +51,22 @@ class BareNorm:
     def __init__(self, name: str) -> None:
         self.name = name
         self.factors = NormFactors()
+        self.follows: str | None = None  # in inference on the CPU: the activation of its last result
+        self.in_vain = 0  # times that it was computed, and something else came
 
     def inferred(self, x: object, norm: nn.BatchNorm2d, activation: str | None) -> Tensor | None:
         """activation(norm(x)) in inference on the CPU; None: there is no kernel for it."""
-        if type(x) is Pending and x.stage and not norm.training:
-            x = materialize(x)
-        return self.factors.run(x, norm, activation)
+        if type(x) is not Pending or not x.stage or norm.training:
+            return self.factors.run(x, norm, activation)
+        return reordered_layers.normalize(self, x, norm, activation)
 
     def pending(self, x: object) -> Pending | None:
         """x as if a convolution had been deferred; None if its norm is left to PyTorch."""
         if type(x) is Pending and x.stage:  # a sum or an activation, which is computed now in any case
-            x = materialize(x)
+            operand = reordering.values_of(x)
+            if operand is not None and not bridge.activates(operand[1]):
+                return None  # where F.batch_norm takes the values as they are
+            x = materialized(x)
         if not isinstance(x, Tensor) or type(x) is not Tensor or not bridge.activates(x):
             return None
         known, modes = self.guarded, modes_to_defer()
@@ -114,7 +119,7 @@ class NormEntry(Entry[nn.BatchNorm2d]):
             norm = self.original()
             return type(norm).forward(norm, input)
         norm = self.owner()
-        if type(input) is Pending and type(norm) is nn.BatchNorm2d:
+        if type(input) is Pending and not input.stage and type(norm) is nn.BatchNorm2d:
             if not norm.training and (inferred := infer_norm(input, norm)) is not None:
                 return inferred
             found = norm_of(norm)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from genesis.torch.deferring import norm_of
 from genesis.torch.folds import Kept, are_same, form
 from genesis.torch.modes import is_plain, nothing_intercepts
 
+Normalized: TypeAlias = "Callable[[str | None], Tensor]"
 ACTIVATIONS = (None, "relu", "relu6")  # that the kernel has
 _LEAST_NUMBERS = 1 << 17  # of fewer, a norm alone takes PyTorch no longer
 
@@ -42,16 +43,25 @@ class NormFactors:
 
     def run(self, x: object, layer: nn.BatchNorm2d, activation: str | None) -> Tensor | None:
         """activation(layer(x)) of a channels-last image; None: ask the layer itself."""
+        normalized = self.prepared(x, layer, _LEAST_NUMBERS if activation is None else 1)
+        return None if normalized is None else normalized(activation)
+
+    def prepared(self, x: object, layer: nn.BatchNorm2d, least: int) -> Normalized | None:
+        """Return the function of an activation that gives activation(layer(x)), now or later, while x is what it is.
+
+        Args:
+            least: numbers that x must have.
+        """
         if torch.is_grad_enabled() or layer.training or not isinstance(x, Tensor) or type(x) is not Tensor:
             return None
         if not x.is_cpu or x.dtype is not torch.float32 or _any_autocast() or not nothing_intercepts():
             return None  # before its sizes are looked at: to a tracer they are tensors
-        if x.ndim != 4 or x.shape[1] % 8 or x.numel() < (_LEAST_NUMBERS if activation is None else 1):
+        if x.ndim != 4 or x.shape[1] % 8 or x.numel() < least:
             return None
         if x.is_neg() or not x.is_contiguous(memory_format=torch.channels_last):
             return None
-        normalized, found = _kernel(), norm_of(layer)
-        if normalized is None or found is None or found[1]:
+        kernel, found = _kernel(), norm_of(layer)
+        if kernel is None or found is None or found[1]:
             return None
         gamma, beta, mean, var, _ = found[0]
         last, tensors, eps = self._last, (gamma, beta, mean, var), layer.eps
@@ -64,7 +74,7 @@ class NormFactors:
             last = self._last = _Factors(_factors(tensors, eps), kept, forms, eps)
         elif last.factors.shape[1] != x.shape[1]:
             return None  # the layer says so
-        return normalized(x, last.factors, None, activation)
+        return functools.partial(kernel, x, last.factors, None)
 
 
 def _factors(tensors: tuple[Tensor | None, ...], eps: float) -> Tensor:

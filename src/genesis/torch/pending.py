@@ -142,7 +142,8 @@ def computed(p: Pending) -> Tensor | Computed:
         if type(value) is not Computed:
             return become(p, value)
         p.link, p.stage = link, _ = value, 3
-    return link if type(link) is Computed else materialize(p)
+    is_current = type(link) is Computed and (link.part is None or link.values() is not None)
+    return link if is_current else materialize(p)
 
 
 def become(p: Pending, value: Tensor) -> Tensor:
@@ -181,6 +182,12 @@ def materialized(value: Any) -> Any:
     if isinstance(value, list | tuple | dict):
         torch.utils._pytree.tree_map_only(Pending, materialize, value)
     return value
+
+
+def for_pytorch(x: Any) -> Any:
+    """x for a layer of PyTorch's own: on the CPU the result of a chain as it is, for reordering.py to take."""
+    waits = type(x) is Pending and x.stage and x.value is None and not _function_modes()
+    return x if waits and x.link.guarded.device.type == "cpu" else materialized(x)
 
 
 def _without_graph(value: Any) -> Any:
@@ -417,7 +424,7 @@ def _deferred_sum(func: object, p: Tensor, other: object) -> Tensor | NotHere:
 
 
 def _sum(func: Callable[[Tensor, object], Tensor], p: Tensor, other: object) -> Tensor:
-    result = _deferred_sum(func, p, other)
+    result = NOT_HERE if _function_modes() or not _has_torch_function() else HANDLERS[func](p, other)
     return func(p, other) if result is NOT_HERE else result
 
 

@@ -16,7 +16,7 @@ from genesis.torch.activations import of_layer
 from genesis.torch.computed import Computed
 from genesis.torch.deferring import has_hooks, link_again, norm_of
 from genesis.torch.links import Link
-from genesis.torch.pending import Pending, given, is_autocast_to, pending
+from genesis.torch.pending import Pending, computed, given, is_autocast_to, pending
 
 if TYPE_CHECKING:
     from genesis.torch.entries import ConvEntry
@@ -90,7 +90,7 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module | None, input: 
     elif act is None and not torch.is_inference_mode_enabled():
         return None
     elif type(input) is Pending and type(input.link) is Computed and input.value is None:
-        link = entry.link(conv, input.link, weight, bias, settings, at_once=True)
+        link = entry.link(conv, computed(input), weight, bias, settings, at_once=True)
     if link is None:
         return None
     found = norm_of(norm)

@@ -194,7 +194,7 @@ def test_a_dense_block_copies_its_result_alone(monkeypatch: pytest.MonkeyPatch) 
             y = ours(x)
             torch.testing.assert_close(y, theirs(x), rtol=1e-5, atol=1e-5)
     assert copies == [y.shape]
-    assert all(norm.forward.bare.follows == "relu" for norm in ours.norms)
+    assert {(norm.forward.bare.follows, norm.forward.bare.in_vain) for norm in ours.norms} == {("relu", 0)}
 
 
 def test_an_activation_that_no_longer_follows_is_not_computed_ahead() -> None:

@@ -85,6 +85,10 @@ class Computed:
             return self.part.values()
         return None if self.value is not None or self.inner.is_cuda else self.inner
 
+    def is_current(self) -> bool:
+        """False for a slice, once what it is a part of has the memory that PyTorch gives it."""
+        return self.part is None or not self.part.shares_memory or self.part.values() is not None
+
     def take(self) -> tuple[Tensor, Tensor | None]:
         """A tensor for the next chain, and its values if they are not its own."""
         if self.part is not None:

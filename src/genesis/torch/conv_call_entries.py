@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from genesis.torch.entries import PATIENCE, ConvEntry
 from genesis.torch.modes import nothing_intercepts
 from genesis.torch.operands import operand, plain
-from genesis.torch.pending import NOT_HERE, Pending, for_pytorch, materialize, pending
+from genesis.torch.pending import NOT_HERE, Pending, materialize, materialized, pending
 from genesis.torch.tensor_guards import Settings
 
 
@@ -27,7 +27,8 @@ class ConvCallEntry(ConvEntry):
         if is_compiling() or not self.active or type(input) not in (Tensor, Pending) or not nothing_intercepts():
             if self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
                 self.begin()
-            return cast("Tensor", forward(conv, for_pytorch(input), *args, **kwargs))
+            waits = type(input) is Pending and input.stage and input.link.values() is not None and nothing_intercepts()
+            return cast("Tensor", forward(conv, input if waits else materialized(input), *args, **kwargs))
         if type(input) is Pending and input.stage < 3:
             input.link.entry.taker = "conv2d"
         given, deferred = materialize(input) if type(input) is Pending else input, False

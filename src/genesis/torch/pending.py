@@ -142,8 +142,7 @@ def computed(p: Pending) -> Tensor | Computed:
         if type(value) is not Computed:
             return become(p, value)
         p.link, p.stage = link, _ = value, 3
-    is_current = type(link) is Computed and (link.part is None or link.values() is not None)
-    return link if is_current else materialize(p)
+    return link if type(link) is Computed and link.is_current() else materialize(p)
 
 
 def become(p: Pending, value: Tensor) -> Tensor:
@@ -182,12 +181,6 @@ def materialized(value: Any) -> Any:
     if isinstance(value, list | tuple | dict):
         torch.utils._pytree.tree_map_only(Pending, materialize, value)
     return value
-
-
-def for_pytorch(x: Any) -> Any:
-    """x for a layer of PyTorch's own: on the CPU the result of a chain as it is, for reordering.py to take."""
-    waits = type(x) is Pending and x.stage and x.value is None and not _function_modes()
-    return x if waits and x.link.guarded.device.type == "cpu" else materialized(x)
 
 
 def _without_graph(value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -32,8 +32,8 @@ class _Call(NamedTuple):
     kwargs: tuple[tuple[str, object], ...]
 
     def __call__(self, x: Tensor) -> list[Tensor]:
-        found: Any = self.func(x, *map(_sliced, self.args), **dict(self.kwargs))
-        return [found] if isinstance(found, Tensor) else [*found]
+        found = self.func(x, *map(_sliced, self.args), **dict(self.kwargs))
+        return [found] if isinstance(found, Tensor) else [*cast("tuple[Tensor, ...]", found)]
 
 
 class _Slice(NamedTuple):

@@ -130,6 +130,7 @@ CASES: dict[str, tuple[Function, int, bool]] = {
     "convolution of a slice": (lambda m, y, other, x: m.conv(torch.cat([y, other], 1)[:, 4:12]), 8, True),
     "write into a slice": (lambda m, y, other, x: write(y, y[:, :4]), 8, False),
     "write into a slice of a slice": (lambda m, y, other, x: write(y, y[:, :4][:, 1:3]), 8, False),
+    "sum in place of a whole slice": (lambda m, y, other, x: (y[:, :8].add_(other), y)[1], 8, True),
     "activate a slice in place": (lambda m, y, other, x: (F.silu(y[:, :4], inplace=True), y)[1], 8, False),
     "slice, then write": (lambda m, y, other, x: before(y[:, :4], y.mul_(-1)), 4, True),
     "slice, then write by other code": (lambda m, y, other, x: before(y[:, :4], y.sub_(1)), 4, True),

@@ -47,6 +47,9 @@ class Part(Protocol):
     def tensor(self) -> Tensor:
         """As PyTorch's layers give them."""
 
+    def put(self, first: Computed, y: Tensor) -> bool:
+        """Give the result that they are a part of new values, computed from first; False where y is not all of them."""
+
 
 @final
 class Computed:

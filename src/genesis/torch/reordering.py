@@ -70,14 +70,13 @@ def put_in(p: object, first: Computed, y: Tensor) -> object:
     """p with new values y, as reordered(), which nobody else has; NOT_HERE where it can't have them."""
     if type(p) is not Pending or type(p.link) is not Computed or y.is_contiguous():
         return NOT_HERE
-    before = p.link
-    if before.part is not None and before.part.shares_memory:
-        return NOT_HERE
-    look = _contiguous(y.shape, y.dtype)
+    before, look = p.link, _contiguous(y.shape, y.dtype)
     if look is not before.guarded:
         looks = [(each.dtype, each.plan.output_shape, each.plan.strides) for each in (look, before)]
         if looks[0] != looks[1]:
             return NOT_HERE
+    if before.part is not None and before.part.shares_memory:
+        return p if before.part.put(first, y) else NOT_HERE
     p.link = _computed(first, y, look, None)
     return p
 

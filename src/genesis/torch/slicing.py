@@ -19,7 +19,7 @@ from genesis.torch.activations import Function
 from genesis.torch.computed import Computed
 from genesis.torch.modes import current_modes
 from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, each, materialize, pending
-from genesis.torch.reordering import Origin, values_of
+from genesis.torch.reordering import Origin, put_in, values_of
 from genesis.torch.shapes import Plan
 from genesis.torch.tensor_guards import Look
 
@@ -72,6 +72,10 @@ class _Part(NamedTuple):
 
     def tensor(self) -> Tensor:
         return self.call(materialize(self.whole) if type(self.whole) is Pending else self.whole)[self.number]
+
+    def put(self, first: Computed, y: Tensor) -> bool:
+        is_all = type(self.whole) is Pending and self.place.look.plan.output_shape == self.whole.link.plan.output_shape
+        return is_all and put_in(self.whole, first, y) is not NOT_HERE
 
 
 def _slice(func: Function, p: object, *args: object, **kwargs: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import averaging, bridge, interpolating, ops, pass_through
+from genesis.torch import averaging, bridge, choosing, interpolating, ops, pass_through
 from genesis.torch.compiling import Compiled
 from tests.expanded import expansions_of_small_images as expansions_of_small_images
 from tests.torch.residual_blocks import BLOCKS
@@ -88,6 +89,12 @@ def cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains run as one op in training on the CPU too, where PyTorch's layers are faster, but tests are quick."""
     monkeypatch.setattr(bridge, "trains", lambda x: True)
+
+
+@pytest.fixture(autouse=True)
+def unchosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All calls of fused models run fused, however small they are."""
+    monkeypatch.setattr(choosing, "_UNTIMED", sys.maxsize)
 
 
 @pytest.fixture(autouse=True)

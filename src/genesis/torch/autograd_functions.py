@@ -14,11 +14,13 @@ from genesis.torch.pending import Pending, materialized
 
 
 class _Place(threading.local):
-    """Per thread: the number of the autograd function whose forward runs, and where the innermost fused model began."""
+    """Per thread: the number of the autograd function whose forward runs, where the innermost fused model began, and
+    whether its layers are left to PyTorch."""
 
     function = 0
     calls = 0
     model: tuple[int, object] | None = None
+    left = False
 
 
 place = _Place()

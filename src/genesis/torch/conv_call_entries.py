@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import functional as F
 
+from genesis.torch.autograd_functions import place
 from genesis.torch.entries import PATIENCE, ConvEntry
 from genesis.torch.modes import nothing_intercepts
 from genesis.torch.operands import operand, plain
@@ -22,9 +23,10 @@ class ConvCallEntry(ConvEntry):
     """
 
     def __call__(self, input: Tensor, *args: object, **kwargs: object) -> Tensor:
-        conv = self.original() if is_compiling() else self.owner()
+        is_left = is_compiling() or place.left
+        conv = self.original() if is_left else self.owner()
         forward = type(conv).forward
-        if is_compiling() or not self.active or type(input) not in (Tensor, Pending) or not nothing_intercepts():
+        if is_left or not self.active or type(input) not in (Tensor, Pending) or not nothing_intercepts():
             if self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:
                 self.begin()
             waits = type(input) is Pending and input.stage and input.link.values() is not None and nothing_intercepts()

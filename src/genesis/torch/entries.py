@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from genesis.torch import averaging, bridge, pooling, reordered_layers
+from genesis.torch import averaging, bridge, choosing, pooling, reordered_layers
 from genesis.torch import pending_metadata as pending_metadata  # registers functions
 from genesis.torch import pending_pooling as pending_pooling
 from genesis.torch import pending_scales as pending_scales
 from genesis.torch import slicing as slicing
 from genesis.torch.activations import of_layer
-from genesis.torch.autograd_functions import inside_model, modes_to_defer
+from genesis.torch.autograd_functions import inside_model, modes_to_defer, place
 from genesis.torch.bridge import call
+from genesis.torch.choosing import Choice
 from genesis.torch.computed import Computed
 from genesis.torch.deferring import has_hooks, link_again
 from genesis.torch.entry import FORWARD, Entry
@@ -82,7 +83,7 @@ class ConvEntry(Entry[nn.Conv2d]):
         self.folds = Folds()  # for inference on the CPU
 
     def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling():
+        if is_compiling() or place.left:
             layer = self.original()
             return type(layer).forward(layer, input)
         conv = self.owner()
@@ -233,7 +234,7 @@ class ActivationEntry(Entry[nn.Module]):
         pass
 
     def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling():
+        if is_compiling() or place.left:
             layer = self.original()
             return type(layer).forward(layer, input)
         layer = self.owner()
@@ -255,7 +256,7 @@ class PoolEntry(Entry[nn.MaxPool2d]):
         self.calls = 0
 
     def __call__(self, input: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        compiling = is_compiling()
+        compiling = is_compiling() or place.left
         layer = self.original() if compiling else self.owner()
         if type(input) is Pending:
             if input.stage < 3:
@@ -305,7 +306,7 @@ class SequentialEntry(Entry[nn.Sequential]):
         pass
 
     def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling():
+        if is_compiling() or place.left:
             layers = self.original()
             return type(layers).forward(layers, input)
         return run(self.owner(), input, _CHAIN)
@@ -354,7 +355,7 @@ class ModelEntry(Entry[nn.Module]):
     inner: Forward | None = None  # a forward that was the model's own attribute
 
     def begin(self) -> None:
-        pass
+        self.choice = Choice()
 
     @property
     def _original(self) -> Forward:
@@ -374,10 +375,17 @@ class ModelEntry(Entry[nn.Module]):
             model = self.original()
             return type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
         model = self.owner()
+        times = self.choice.times(model, args)
+        if times is None or times.is_plain is False:
+            return self._run(model, args, kwargs)
+        with choosing.timed(times):
+            return self._run(model, args, kwargs)
+
+    def _run(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         with inside_model():
             if self.inner is not None:
                 output = self.inner(*args, **kwargs)
-            elif is_sequential(type(model)) and len(args) == 1 and not kwargs:
+            elif is_sequential(type(model)) and len(args) == 1 and not kwargs and not place.left:
                 output = run(model, args[0], _CHAIN)
             else:
                 output = type(model).forward(model, *args, **kwargs)

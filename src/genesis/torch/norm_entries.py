@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from genesis.records import ConvGeometry, NormState, record
 from genesis.torch import bridge, reordered_layers, reordering
 from genesis.torch.activations import of_layer
-from genesis.torch.autograd_functions import modes_to_defer
+from genesis.torch.autograd_functions import modes_to_defer, place
 from genesis.torch.deferring import has_hooks, norm_of
 from genesis.torch.entry import Entry
 from genesis.torch.folds import Folds
@@ -115,7 +115,7 @@ class NormEntry(Entry[nn.BatchNorm2d]):
         self.bare = BareNorm(self.name)
 
     def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling():
+        if is_compiling() or place.left:
             norm = self.original()
             return type(norm).forward(norm, input)
         norm = self.owner()
@@ -175,8 +175,9 @@ class NormCallEntry(Entry[nn.BatchNorm2d]):
         self._activates = f"{kind.__module__}.{kind.__qualname__}" in self.ACTIVATING
 
     def __call__(self, input: Tensor, *args: object, **kwargs: object) -> Tensor:
-        norm = self.original() if is_compiling() else self.owner()
-        if self._activates and not norm.training and not is_compiling():
+        is_left = is_compiling() or place.left
+        norm = self.original() if is_left else self.owner()
+        if self._activates and not norm.training and not is_left:
             inferred = infer_norm(input, norm) if type(input) is Pending else None
             if inferred is not None:
                 activated: Tensor = norm.act(norm.drop(inferred))
@@ -186,7 +187,7 @@ class NormCallEntry(Entry[nn.BatchNorm2d]):
             if inferred is not None:
                 return inferred
         forward = type(norm).forward
-        p = None if is_compiling() or not self.bare.active else self.bare.pending(input)
+        p = None if is_left or not self.bare.active else self.bare.pending(input)
         if p is None:
             left: Tensor = forward(norm, input, *args, **kwargs)
             return left

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from genesis.fusion import Fusion
 from genesis.torch import bridge
 from genesis.torch.activations import of_layer
-from genesis.torch.entries import BY_PYTORCH, TRAINED_BY_PYTORCH, ConvEntry, PoolEntry
+from genesis.torch.entries import BY_PYTORCH, TRAINED_BY_PYTORCH, ConvEntry, ModelEntry, PoolEntry
 from genesis.torch.entry import FORWARD
 from genesis.torch.norm_entries import NormCallEntry, NormEntry
 from genesis.torch.pending_scales import LAYER_SCALE
@@ -38,6 +38,16 @@ class Report(Fusion):
     @property
     def replaced(self) -> list[str]:  # type: ignore[override]
         return [name for name, reason in self._poolings() if not reason]
+
+    @property
+    def plain(self) -> list[str]:
+        """The inputs on the CPU with which PyTorch's layers alone took less time, and now run; see choosing.py."""
+        model = self.model()
+        entry = None if model is None else model.__dict__.get(FORWARD)
+        return entry.choice.plain() if isinstance(entry, ModelEntry) else []
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"  runs plain: {each}" for each in self.plain)])
 
     def _convolutions(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """The names of the layers that run as one op; for a convolution that runs alone, the reason."""

@@ -1,0 +1,113 @@
+"""Whether a fused model's forward on the CPU takes less time than PyTorch's layers do, found by its first calls.
+
+With few and small images the host's time for chains may be longer than what they save, and where most layers are in no
+chain, nothing is saved. So for each kind of inputs some calls run fused and some plain, in turn, and the faster way
+stays. Both give the same results but for their rounding; with GENESIS_DETERMINISTIC=1 all calls run fused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from genesis.settings import settings
+from genesis.torch import bridge
+from genesis.torch.autograd_functions import place
+from genesis.torch.modes import nothing_intercepts
+
+_UNTIMED = 8  # calls first, which learn what follows what, and pack weights
+_TIMED = 5  # of each way
+_MOST_KINDS = 64
+
+_Kind = tuple[object, ...]
+
+
+class Times:
+    """The calls with one kind of inputs. Threads may share it: a call more or less makes no difference."""
+
+    def __init__(self) -> None:
+        self.is_plain: bool | None = None  # None: not decided
+        self.fused: list[float] = []  # seconds
+        self.plain: list[float] = []
+        self._calls = 0
+
+    def next_is_plain(self) -> bool:
+        self._calls += 1
+        return self._calls > _UNTIMED and len(self.plain) < len(self.fused)
+
+    def add(self, was_plain: bool, seconds: float) -> None:
+        if self._calls <= _UNTIMED:
+            return
+        (self.plain if was_plain else self.fused).append(seconds)
+        if min(len(self.plain), len(self.fused)) >= _TIMED:
+            self.is_plain = all(of(self.plain) < of(self.fused) for of in (min, _median))
+
+    def __str__(self) -> str:
+        return f"PyTorch's layers take {_median(self.plain) * 1e3:.4g} ms, and fused {_median(self.fused) * 1e3:.4g}"
+
+
+class Choice:
+    """The faster way of a model, by the kind of its inputs. Copies of the model start without."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[_Kind, Times] = {}
+
+    def times(self, model: nn.Module, args: tuple[object, ...]) -> Times | None:
+        """The calls with such inputs; None where there is no choice: on CUDA, in a model's part, under modes."""
+        tensors = [x for x in args if isinstance(x, Tensor)]
+        if (
+            not tensors
+            or type(tensors[0]) is not Tensor
+            or tensors[0].is_cuda
+            or place.model is not None
+            or settings.deterministic
+        ):
+            return None
+        if bridge.activates(tensors[0]) or not nothing_intercepts():
+            return None
+        modes = model.training, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        looks = tuple([(x.shape, x.stride(), x.dtype) for x in tensors])
+        kind = (*modes, torch.get_num_threads(), autocast, looks, tensors[0].shape)
+        found = self._kinds.get(kind)
+        if found is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            found = self._kinds[kind] = Times()
+        return found
+
+    def plain(self) -> list[str]:
+        """Say for which inputs the plain layers are the faster ones."""
+        return [_told(kind, times) for kind, times in self._kinds.items() if times.is_plain]
+
+
+@contextmanager
+def timed(times: Times) -> Iterator[None]:
+    """Inside, the model runs one of both ways; unless that raises, its time is noted."""
+    is_plain = times.is_plain
+    if is_plain is False:
+        yield
+        return
+    was_left, place.left = place.left, times.next_is_plain() if is_plain is None else is_plain
+    began = time.perf_counter()
+    try:
+        yield
+        if is_plain is None:
+            times.add(place.left, time.perf_counter() - began)
+    finally:
+        place.left = was_left
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _told(kind: _Kind, times: Times) -> str:
+    """The kind as Choice.times() makes it."""
+    training, *_, shape = kind
+    assert isinstance(shape, torch.Size)
+    return f"{'training' if training else 'inference'}, {'×'.join(map(str, shape))}: {times}"

@@ -106,6 +106,12 @@ def test_no_choice(clock: Callable[[float], None]) -> None:
         with override(deterministic=True):
             for _ in range(20):
                 ours(x)
+        torch.use_deterministic_algorithms(True)
+        try:
+            for _ in range(20):
+                ours(x)
+        finally:
+            torch.use_deterministic_algorithms(False)
         with torch.overrides.BaseTorchFunctionMode():
             for _ in range(20):
                 ours(x)

@@ -2,7 +2,8 @@
 
 With few and small images the host's time for chains may be longer than what they save, and where most layers are in no
 chain, nothing is saved. So for each kind of inputs some calls run fused and some plain, in turn, and the faster way
-stays. Both give the same results but for their rounding; with GENESIS_DETERMINISTIC=1 all calls run fused.
+stays. Both give the same results but for their rounding; with GENESIS_DETERMINISTIC=1, and where PyTorch is to be
+deterministic, all calls run fused.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Times:
             return
         (self.plain if was_plain else self.fused).append(seconds)
         if min(len(self.plain), len(self.fused)) >= _TIMED:
-            self.is_plain = all(of(self.plain) < of(self.fused) for of in (min, _median))
+            self.is_plain = _median(self.plain) < _median(self.fused)
 
     def __str__(self) -> str:
         return f"PyTorch's layers take {_median(self.plain) * 1e3:.4g} ms, and fused {_median(self.fused) * 1e3:.4g}"
@@ -59,15 +60,7 @@ class Choice:
     def times(self, model: nn.Module, args: tuple[object, ...]) -> Times | None:
         """The calls with such inputs; None where there is no choice: on CUDA, in a model's part, under modes."""
         tensors = [x for x in args if isinstance(x, Tensor)]
-        if (
-            not tensors
-            or type(tensors[0]) is not Tensor
-            or tensors[0].is_cuda
-            or place.model is not None
-            or settings.deterministic
-        ):
-            return None
-        if bridge.activates(tensors[0]) or not nothing_intercepts():
+        if not tensors or not _may_choose(tensors[0]):
             return None
         modes = model.training, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
@@ -83,6 +76,12 @@ class Choice:
     def plain(self) -> list[str]:
         """Say for which inputs the plain layers are the faster ones."""
         return [_told(kind, times) for kind, times in self._kinds.items() if times.is_plain]
+
+
+def _may_choose(x: Tensor) -> bool:
+    if type(x) is not Tensor or bridge.activates(x) or place.model is not None or not nothing_intercepts():
+        return False
+    return not (settings.deterministic or torch.are_deterministic_algorithms_enabled())
 
 
 @contextmanager

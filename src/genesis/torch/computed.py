@@ -77,10 +77,8 @@ class Computed:
     def compute(self, stage: int) -> Tensor:
         if self.value is not None:
             return self.value
-        if self.part is not None:
-            return self.part.tensor()
         with restored(self.modes):
-            return ordered(self.inner, self.plan)
+            return ordered(self.inner, self.plan) if self.part is None else self.part.tensor()
 
     def values(self) -> Tensor | None:
         """The values in channels-last; None on a GPU, where a graph records their use, and where they may be old."""

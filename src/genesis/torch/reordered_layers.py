@@ -55,9 +55,8 @@ class _Normalized:
             self._norm.follows = activation
         if activation == self._activation:
             return self._y
-        return (
-            self._normalized(activation) if activation in ACTIVATIONS else activations.apply(self.values(), activation)
-        )
+        has_kernel = activation in ACTIVATIONS
+        return self._normalized(activation) if has_kernel else activations.apply(self.values(), activation)
 
 
 def normalize(bare: BareNorm, x: object, norm: nn.BatchNorm2d, activation: str | None) -> Tensor | None:
@@ -69,7 +68,7 @@ def normalize(bare: BareNorm, x: object, norm: nn.BatchNorm2d, activation: str |
     normalized = bare.factors.prepared(values, norm, 1)
     if normalized is None:
         return None
-    if activation is not None:
+    if activation is not None or values.is_contiguous():  # of one pixel or channel, whose order is the same
         return reordered(chain, normalized(activation))
     part = _Normalized(bare, normalized, bare.follows if bare.in_vain < _MOST_IN_VAIN else None)
     return reordered(chain, values, part=part)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _JOINS = frozenset((torch.cat, torch.concat, torch.concatenate, torch.add, Tensor.add, Tensor.__add__))
 _ALONE = object()  # a tensor that no chain gave
-_MAX_KNOWN = 1024
+_MAX_KNOWN = 1 << 14
 _any_autocast = torch._C._is_any_autocast_enabled
 _known: dict[tuple[object, ...], Look | None] = {}  # by the function and its operands
 _NEW = Look.__new__(Look)  # no look
@@ -200,15 +200,12 @@ def _look_of(func: Function, args: tuple[object, ...], kwargs: dict[str, object]
     return _contiguous(y.shape, y.dtype)
 
 
+@functools.lru_cache(4096)
 def _contiguous(shape: torch.Size, dtype: torch.dtype) -> Look:
-    found = _known.get((shape, dtype))
-    if found is None:
-        strides = torch.empty(shape, device="meta").stride()
-        rows = shape[0] * shape[2] * shape[3]
-        plan = Plan(ConvGeometry((1, 1), (0, 0), (1, 1), 1), shape, shape[1:2], rows, strides, True, False, False)
-        found = Look(plan, dtype, torch.device("cpu"))
-        _keep((shape, dtype), found)
-    return found
+    strides = torch.empty(shape, device="meta").stride()
+    rows = shape[0] * shape[2] * shape[3]
+    plan = Plan(ConvGeometry((1, 1), (0, 0), (1, 1), 1), shape, shape[1:2], rows, strides, True, False, False)
+    return Look(plan, dtype, torch.device("cpu"))
 
 
 def _keep(key: tuple[object, ...], look: Look | None) -> Look | None:

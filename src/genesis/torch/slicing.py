@@ -127,7 +127,7 @@ def _sliced(argument: object) -> object:
 @functools.lru_cache(1024)
 def _places(call: _Call, shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> tuple[_Place, ...] | None:
     """Find where the parts lie, and their looks in PyTorch; None where they are no images."""
-    indices = [*map(torch.arange, shape)]
+    indices = [torch.arange(size, device="cpu") for size in shape]
     parts = call(torch.empty_strided(shape, strides, dtype=dtype, device="meta"))
     if not all(part.dim() == 4 and part.numel() for part in parts):
         return None

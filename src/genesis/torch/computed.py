@@ -42,10 +42,10 @@ class Part(Protocol):
     def shares_memory(self) -> bool: ...
 
     def values(self) -> Tensor | None:
-        """In channels-last; None once the result that they are a part of has the memory that PyTorch gives it."""
+        """Return them in channels-last; None once what they are a part of has the memory that PyTorch gives it."""
 
     def tensor(self) -> Tensor:
-        """As PyTorch's layers give them."""
+        """Return them as PyTorch's layers give them."""
 
     def put(self, first: Computed, y: Tensor) -> bool:
         """Give the result that they are a part of new values, computed from first; False where y is not all of them."""

@@ -120,7 +120,7 @@ def run(func: Function, *args: object, **kwargs: object) -> object:
 
 
 def computed_by(func: Function, *args: object, **kwargs: object) -> tuple[Computed, Tensor, Look] | None:
-    """A chain among the operands of func, the result of their values, and its look in PyTorch."""
+    """Return a chain among the operands of func, the result of their values, and its look in PyTorch; else None."""
     if _any_autocast() or not nothing_intercepts() or "out" in kwargs:
         return None
     chains: list[Computed] = []

@@ -43,7 +43,7 @@ class _Slice(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a part lies in a whole: its first number in each dimension, the steps between numbers, and its look."""
+    """The place of a part in a whole, its first number in each dimension and the steps between numbers, and its look."""
 
     first: tuple[int, ...]
     steps: tuple[int, ...]
@@ -106,7 +106,7 @@ def _has_list(arguments: tuple[object, ...]) -> bool:
 
 
 def _hashable(argument: object) -> object:
-    """Raises TypeError where the function may do something else than to slice."""
+    """The argument, with a hash. Raises: TypeError: with it the function may do something else than to slice."""
     if type(argument) is tuple or type(argument) is list:
         return tuple(map(_hashable, argument))
     if type(argument) is slice:

@@ -94,6 +94,8 @@ def test_other_inputs_and_modes_are_other_kinds(clock: Callable[[float], None]) 
             assert not ours.left[-1], name
         ours.eval()(x)
         assert ours.left[-1]
+        ours(x=x)
+        assert ours.left[-1]
         assert not copy.deepcopy(ours).forward.choice.plain()
 
 

@@ -9,7 +9,7 @@ deterministic, all calls run fused.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -57,7 +57,7 @@ class Choice:
     def __init__(self) -> None:
         self._kinds: dict[_Kind, Times] = {}
 
-    def times(self, model: nn.Module, args: tuple[object, ...]) -> Times | None:
+    def times(self, model: nn.Module, args: Iterable[object]) -> Times | None:
         """The calls with such inputs; None where there is no choice: on CUDA, in a model's part, under modes."""
         tensors = [x for x in args if isinstance(x, Tensor)]
         if not tensors or not _may_choose(tensors[0]):
@@ -87,15 +87,12 @@ def _may_choose(x: Tensor) -> bool:
 @contextmanager
 def timed(times: Times) -> Iterator[None]:
     """Inside, the model runs one of both ways; unless that raises, its time is noted."""
-    is_plain = times.is_plain
-    if is_plain is False:
-        yield
-        return
-    was_left, place.left = place.left, times.next_is_plain() if is_plain is None else is_plain
+    is_decided = times.is_plain is not None
+    was_left, place.left = place.left, bool(times.is_plain) if is_decided else times.next_is_plain()
     began = time.perf_counter()
     try:
         yield
-        if is_plain is None:
+        if not is_decided:
             times.add(place.left, time.perf_counter() - began)
     finally:
         place.left = was_left

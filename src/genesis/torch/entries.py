@@ -375,7 +375,7 @@ class ModelEntry(Entry[nn.Module]):
             model = self.original()
             return type(model).forward(model, *args, **kwargs) if self.inner is None else self.inner(*args, **kwargs)
         model = self.owner()
-        times = self.choice.times(model, args)
+        times = self.choice.times(model, (*args, *kwargs.values()) if kwargs else args)
         if times is None or times.is_plain is False:
             return self._run(model, args, kwargs)
         with choosing.timed(times):

@@ -43,7 +43,7 @@ class _Slice(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The place of a part in a whole, by its first number in each dimension and the steps between them, and its look."""
+    """The place of a part in a whole, its first number and the steps between numbers by dimension, and its look."""
 
     first: tuple[int, ...]
     steps: tuple[int, ...]

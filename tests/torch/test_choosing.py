@@ -158,3 +158,17 @@ def test_training_by_pytorch_alone(clock: Callable[[float], None], monkeypatch: 
             assert torch.equal(a.grad, b.grad)
     for a, b in zip(ours.buffers(), theirs.buffers(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_layers_that_are_shallow_copies(clock: Callable[[float], None]) -> None:
+    """They share the attribute that fuse() set, but not the settings."""
+    clock(0.5)
+    ours, theirs = fused_and_plain()
+    original, ours.conv = ours.conv, copy.copy(ours.conv)
+    ours.conv.stride = theirs.conv.stride = (2, 2)
+    x = torch.randn(2, 3, 9, 8)
+    with torch.no_grad():
+        for _ in range(UNTIMED + 2 * TIMED + 1):
+            torch.testing.assert_close(ours(x), theirs(x))
+    assert ours.left[-1]
+    assert original.stride == (1, 1)

@@ -83,10 +83,12 @@ class ConvEntry(Entry[nn.Conv2d]):
         self.folds = Folds()  # for inference on the CPU
 
     def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling() or place.left:
+        if is_compiling():
             layer = self.original()
             return type(layer).forward(layer, input)
         conv = self.owner()
+        if place.left:
+            return type(conv).forward(conv, input)
         state = conv.__dict__
         if type(conv) is not nn.Conv2d or "weight" in state or "bias" in state or "_conv_forward" in state:
             kind = type(conv)
@@ -234,7 +236,7 @@ class ActivationEntry(Entry[nn.Module]):
         pass
 
     def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling() or place.left:
+        if is_compiling():
             layer = self.original()
             return type(layer).forward(layer, input)
         layer = self.owner()
@@ -256,7 +258,7 @@ class PoolEntry(Entry[nn.MaxPool2d]):
         self.calls = 0
 
     def __call__(self, input: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        compiling = is_compiling() or place.left
+        compiling = is_compiling()
         layer = self.original() if compiling else self.owner()
         if type(input) is Pending:
             if input.stage < 3:
@@ -306,10 +308,11 @@ class SequentialEntry(Entry[nn.Sequential]):
         pass
 
     def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling() or place.left:
+        if is_compiling():
             layers = self.original()
             return type(layers).forward(layers, input)
-        return run(self.owner(), input, _CHAIN)
+        layers = self.owner()
+        return type(layers).forward(layers, input) if place.left else run(layers, input, _CHAIN)
 
 
 _CHAIN = (ConvEntry, NormEntry, ActivationEntry)

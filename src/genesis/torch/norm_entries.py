@@ -115,10 +115,12 @@ class NormEntry(Entry[nn.BatchNorm2d]):
         self.bare = BareNorm(self.name)
 
     def __call__(self, input: Tensor) -> Tensor:
-        if is_compiling() or place.left:
+        if is_compiling():
             norm = self.original()
             return type(norm).forward(norm, input)
         norm = self.owner()
+        if place.left:
+            return type(norm).forward(norm, input)
         if type(input) is Pending and not input.stage and type(norm) is nn.BatchNorm2d:
             if not norm.training and (inferred := infer_norm(input, norm)) is not None:
                 return inferred
@@ -176,7 +178,7 @@ class NormCallEntry(Entry[nn.BatchNorm2d]):
 
     def __call__(self, input: Tensor, *args: object, **kwargs: object) -> Tensor:
         is_left = is_compiling() or place.left
-        norm = self.original() if is_left else self.owner()
+        norm = self.original() if is_compiling() else self.owner()
         if self._activates and not norm.training and not is_left:
             inferred = infer_norm(input, norm) if type(input) is Pending else None
             if inferred is not None:

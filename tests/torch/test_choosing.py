@@ -16,7 +16,8 @@ from genesis.torch import choosing
 from genesis.torch.autograd_functions import place
 from genesis.torch.folds import Folds
 
-UNTIMED, TIMED = 2, 3
+UNTIMED, BLOCK, COUNTED = 2, 3, 4
+TIMED = 4 * BLOCK  # until two calls of each block have been counted, and the first has not
 
 
 class Net(nn.Module):
@@ -45,7 +46,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     monkeypatch.setattr(choosing, "time", SimpleNamespace(perf_counter=perf_counter))
     monkeypatch.setattr(choosing, "_UNTIMED", UNTIMED)
-    monkeypatch.setattr(choosing, "_TIMED", TIMED)
+    monkeypatch.setattr(choosing, "_BLOCK", BLOCK)
+    monkeypatch.setattr(choosing, "_COUNTED", COUNTED)
     return lambda seconds: plain.__setitem__(0, seconds)
 
 
@@ -62,10 +64,10 @@ def test_the_faster_way_stays(plain: float, clock: Callable[[float], None], monk
     ours, theirs = fused_and_plain()
     x = torch.randn(2, 3, 9, 8)
     with torch.no_grad():
-        for _ in range(UNTIMED + 2 * TIMED + 3):
+        for _ in range(UNTIMED + TIMED + 3):
             torch.testing.assert_close(ours(x), theirs(x))
         stays = plain < 1
-        assert ours.left == [False] * UNTIMED + [False, True] * TIMED + [stays] * 3
+        assert ours.left == [False] * UNTIMED + ([False] * BLOCK + [True] * BLOCK) * 2 + [stays] * 3
         if stays:
             monkeypatch.setattr(Folds, "run", None)  # it would be called
             assert torch.equal(ours(x), theirs(x))  # bit for bit
@@ -80,7 +82,7 @@ def test_other_inputs_and_modes_are_other_kinds(clock: Callable[[float], None]) 
     ours, _ = fused_and_plain()
     x = torch.randn(2, 3, 9, 8)
     with torch.no_grad():
-        for _ in range(UNTIMED + 2 * TIMED):
+        for _ in range(UNTIMED + TIMED):
             ours(x)
         kinds = {
             "size": lambda: ours(x[:1]),
@@ -119,9 +121,9 @@ def test_no_choice(clock: Callable[[float], None]) -> None:
                 ours(x)
         assert not any(ours.left)
         ours.left.clear()
-        for _ in range(UNTIMED + 2 * TIMED + 1):
+        for _ in range(UNTIMED + TIMED + 1):
             whole(x)
-        assert ours.left == [False] * UNTIMED + [False, True] * TIMED + [True]  # as the whole model
+        assert ours.left == [False] * UNTIMED + ([False] * BLOCK + [True] * BLOCK) * 2 + [True]  # as the whole model
         assert not ours.forward.choice.plain()
 
 
@@ -133,13 +135,13 @@ def test_calls_that_fail_are_not_timed(clock: Callable[[float], None]) -> None:
         for _ in range(UNTIMED):
             ours(x)
         ours.fails = True
-        for _ in range(4 * TIMED):
+        for _ in range(2 * TIMED):
             with pytest.raises(ArithmeticError):
                 ours(x)
         ours.fails = False
         assert not place.left
         assert not ours.forward.choice.plain()
-        for _ in range(2 * TIMED):
+        for _ in range(TIMED):
             ours(x)
         assert ours.forward.choice.plain()
         assert torch.equal(ours(x), theirs(x))
@@ -168,7 +170,7 @@ def test_layers_that_are_shallow_copies(clock: Callable[[float], None]) -> None:
     ours.conv.stride = theirs.conv.stride = (2, 2)
     x = torch.randn(2, 3, 9, 8)
     with torch.no_grad():
-        for _ in range(UNTIMED + 2 * TIMED + 1):
+        for _ in range(UNTIMED + TIMED + 1):
             torch.testing.assert_close(ours(x), theirs(x))
     assert ours.left[-1]
     assert original.stride == (1, 1)

@@ -21,7 +21,10 @@ from genesis.torch.autograd_functions import place
 from genesis.torch.modes import nothing_intercepts
 
 _UNTIMED = 8  # calls first, which learn what follows what, and pack weights
-_TIMED = 5  # of each way
+_BLOCK = (
+    4  # calls in a row one way, as a call after one of the other way finds other things in caches: it is not counted
+)
+_COUNTED = 6  # calls of each way
 _MOST_KINDS = 64
 
 _Kind = tuple[object, ...]
@@ -36,15 +39,15 @@ class Times:
         self.plain: list[float] = []
         self._calls = 0
 
-    def next_is_plain(self) -> bool:
+    def begin_call(self) -> tuple[bool, bool]:
+        """Return whether the next call is plain, and whether its time counts."""
+        block, place_in_block = divmod(self._calls - _UNTIMED, _BLOCK)
         self._calls += 1
-        return self._calls > _UNTIMED and len(self.plain) < len(self.fused)
+        return block > 0 and block % 2 == 1, block >= 0 and place_in_block > 0
 
     def add(self, was_plain: bool, seconds: float) -> None:
-        if self._calls <= _UNTIMED:
-            return
         (self.plain if was_plain else self.fused).append(seconds)
-        if min(len(self.plain), len(self.fused)) >= _TIMED:
+        if min(len(self.plain), len(self.fused)) >= _COUNTED:
             self.is_plain = _median(self.plain) < _median(self.fused)
 
     def __str__(self) -> str:
@@ -87,13 +90,13 @@ def _may_choose(x: Tensor) -> bool:
 @contextmanager
 def timed(times: Times) -> Iterator[None]:
     """Inside, the model runs one of both ways; unless that raises, its time is noted."""
-    is_decided = times.is_plain is not None
-    was_left, place.left = place.left, bool(times.is_plain) if is_decided else times.next_is_plain()
+    is_plain, counts = times.begin_call() if times.is_plain is None else (times.is_plain, False)
+    was_left, place.left = place.left, is_plain
     began = time.perf_counter()
     try:
         yield
-        if not is_decided:
-            times.add(place.left, time.perf_counter() - began)
+        if counts:
+            times.add(is_plain, time.perf_counter() - began)
     finally:
         place.left = was_left
 

@@ -35,20 +35,17 @@ class Part(Protocol):
     """The values of a result that are found when they are asked for, such as those of a slice.
 
     Attributes:
-        shares_memory: whether other code expects them in the memory of another result.
+        whole: the result in whose memory other code expects them; None: they are no slice.
     """
 
     @property
-    def shares_memory(self) -> bool: ...
+    def whole(self) -> Tensor | None: ...
 
     def values(self) -> Tensor | None:
         """Return them in channels-last; None once what they are a part of has the memory that PyTorch gives it."""
 
     def tensor(self) -> Tensor:
         """Return them as PyTorch's layers give them."""
-
-    def put(self, first: Computed, y: Tensor) -> bool:
-        """Give the result that they are a part of new values, computed from first; False where y is not all of them."""
 
 
 @final
@@ -88,7 +85,7 @@ class Computed:
 
     def is_current(self) -> bool:
         """False for a slice, once what it is a part of has the memory that PyTorch gives it."""
-        return self.part is None or not self.part.shares_memory or self.part.values() is not None
+        return self.part is None or self.part.whole is None or self.part.values() is not None
 
     def take(self) -> tuple[Tensor, Tensor | None]:
         """A tensor for the next chain, and its values if they are not its own."""

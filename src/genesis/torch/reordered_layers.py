@@ -23,7 +23,6 @@ from genesis.torch.pending import HANDLERS, NOT_HERE, Pending
 from genesis.torch.reordering import after_chains, chain_of, computed_by, put_in, reordered, values_of
 
 if TYPE_CHECKING:
-    from genesis.torch.computed import Computed
     from genesis.torch.norm_entries import BareNorm
 
 _MOST_IN_VAIN = 3
@@ -32,7 +31,7 @@ _MOST_IN_VAIN = 3
 class _Normalized:
     """The values of a norm: those alone, or what an activation makes of them, computed in the same pass."""
 
-    shares_memory = False
+    whole = None
 
     def __init__(self, norm: BareNorm, normalized: Factored, activation: str | None) -> None:
         self._norm, self._normalized, self._activation = norm, normalized, activation
@@ -46,9 +45,6 @@ class _Normalized:
 
     def tensor(self) -> Tensor:
         return self.values().contiguous()
-
-    def put(self, first: Computed, y: Tensor) -> bool:
-        return False  # it is asked of those that share memory
 
     def activated(self, activation: str) -> Tensor:
         if activation in ACTIVATIONS and self._norm.in_vain < _MOST_IN_VAIN:

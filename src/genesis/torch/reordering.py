@@ -35,6 +35,7 @@ _MAX_KNOWN = 1 << 14
 _any_autocast = torch._C._is_any_autocast_enabled
 _known: dict[tuple[object, ...], Look | None] = {}  # by the function and its operands
 _NEW = Look.__new__(Look)  # no look
+_CPU = torch.device("cpu")
 
 
 class Origin(NamedTuple):
@@ -75,8 +76,9 @@ def put_in(p: object, first: Computed, y: Tensor) -> object:
         looks = [(each.dtype, each.plan.output_shape, each.plan.strides) for each in (look, before)]
         if looks[0] != looks[1]:
             return NOT_HERE
-    if before.part is not None and before.part.shares_memory:
-        return p if before.part.put(first, y) else NOT_HERE
+    whole = None if before.part is None else before.part.whole
+    if whole is not None:  # of which p must be all, then
+        return NOT_HERE if put_in(whole, first, y) is NOT_HERE else p
     p.link = _computed(first, y, look, None)
     return p
 
@@ -202,10 +204,14 @@ def _look_of(func: Function, args: tuple[object, ...], kwargs: dict[str, object]
 
 @functools.lru_cache(4096)
 def _contiguous(shape: torch.Size, dtype: torch.dtype) -> Look:
-    strides = torch.empty(shape, device="meta").stride()
-    rows = shape[0] * shape[2] * shape[3]
-    plan = Plan(ConvGeometry((1, 1), (0, 0), (1, 1), 1), shape, shape[1:2], rows, strides, True, False, False)
-    return Look(plan, dtype, torch.device("cpu"))
+    return look_like(torch.empty(shape, dtype=dtype, device="meta"))
+
+
+def look_like(y: Tensor) -> Look:
+    """The look of a result on the CPU with the shape, strides and dtype of y."""
+    rows = y.shape[0] * y.shape[2] * y.shape[3]
+    geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
+    return Look(Plan(geometry, y.shape, y.shape[1:2], rows, y.stride(), True, False, False), y.dtype, _CPU)
 
 
 def _keep(key: tuple[object, ...], look: Look | None) -> Look | None:

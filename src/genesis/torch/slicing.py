@@ -14,13 +14,11 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from genesis.records import ConvGeometry
 from genesis.torch.activations import Function
 from genesis.torch.computed import Computed
 from genesis.torch.modes import current_modes
 from genesis.torch.pending import HANDLERS, NOT_HERE, Pending, each, materialize, pending
-from genesis.torch.reordering import Origin, put_in, values_of
-from genesis.torch.shapes import Plan
+from genesis.torch.reordering import Origin, look_like, values_of
 from genesis.torch.tensor_guards import Look
 
 
@@ -57,7 +55,6 @@ class _Part(NamedTuple):
     call: _Call
     number: int
     place: _Place
-    shares_memory: bool = True
 
     def values(self) -> Tensor | None:
         whole = self.whole
@@ -72,10 +69,6 @@ class _Part(NamedTuple):
 
     def tensor(self) -> Tensor:
         return self.call(materialize(self.whole) if type(self.whole) is Pending else self.whole)[self.number]
-
-    def put(self, first: Computed, y: Tensor) -> bool:
-        is_all = type(self.whole) is Pending and self.place.look.plan.output_shape == self.whole.link.plan.output_shape
-        return is_all and put_in(self.whole, first, y) is not NOT_HERE
 
 
 def _slice(func: Function, p: object, *args: object, **kwargs: object) -> object:
@@ -139,15 +132,8 @@ def _places(call: _Call, shape: torch.Size, strides: tuple[int, ...], dtype: tor
             numbers = along.reshape(len(along), -1)[:, 0].tolist()
             found.append((numbers[0], numbers[1] - numbers[0] if len(numbers) > 1 else 1))
         first, steps = zip(*found, strict=True)
-        places.append(_Place(first, steps, _look(part)))
+        places.append(_Place(first, steps, look_like(part)))
     return tuple(places)
-
-
-def _look(part: Tensor) -> Look:
-    num_images, _, height, width = part.shape
-    geometry = ConvGeometry((1, 1), (0, 0), (1, 1), 1)
-    plan = Plan(geometry, part.shape, part.shape[1:2], num_images * height * width, part.stride(), True, False, False)
-    return Look(plan, part.dtype, torch.device("cpu"))
 
 
 _OF_ONE: tuple[Function, ...] = (Tensor.__getitem__, torch.narrow, Tensor.narrow)

@@ -23,7 +23,8 @@ class ConvCallEntry(ConvEntry):
     """
 
     def __call__(self, input: Tensor, *args: object, **kwargs: object) -> Tensor:
-        conv, is_left = self.original() if is_compiling() else self.owner(), is_compiling() or place.left
+        is_left = is_compiling() or place.left
+        conv = self.original() if is_compiling() else self.owner()
         forward = type(conv).forward
         if is_left or not self.active or type(input) not in (Tensor, Pending) or not nothing_intercepts():
             if self.left_on_cpu and isinstance(input, Tensor) and input.is_cuda:

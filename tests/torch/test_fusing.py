@@ -238,3 +238,16 @@ def test_layers_that_are_left() -> None:
     for op in (genesis.torch.fuse, genesis.torch.unfuse, genesis.torch.report):
         with pytest.raises(DTypeError, match=rf"{op.__name__}: argument 'model': expected a torch.nn.Module, got int"):
             op(3)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_wrong_input_is_an_error_of_pytorchs(train: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU()).train(train)
+    fused = genesis.torch.fuse(copy.deepcopy(model))
+    for x in ("an image", None, torch.ones(2, 4, 5, 5), torch.ones(4, 5), torch.ones(2, 3, 5, 5, dtype=torch.float64)):
+        messages = []
+        for each in (model, fused):
+            with pytest.raises((TypeError, RuntimeError)) as caught:
+                each(x)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1], x

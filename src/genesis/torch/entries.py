@@ -130,6 +130,8 @@ class ConvEntry(Entry[nn.Conv2d]):
         at_once: bool = False,
     ) -> Link | None:  # fmt: skip
         """The deferred convolution; None if it is to be computed now. at_once: no other code runs before its norm."""
+        if not isinstance(input, (Tensor, Computed)):
+            return None  # PyTorch's convolution says what is wrong with it
         if torch.is_grad_enabled() and not bridge.trains(weight) and need_gradients(input, weight, bias):
             self.trained_by_pytorch = True
             self.folds.forget()

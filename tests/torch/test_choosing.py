@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import genesis.torch
 from genesis.settings import override
 from genesis.torch import choosing
 from genesis.torch.autograd_functions import place
+from genesis.torch.entry import Entry
 from genesis.torch.folds import Folds
 
 UNTIMED, BLOCK, COUNTED = 2, 3, 4
@@ -174,3 +176,81 @@ def test_layers_that_are_shallow_copies(clock: Callable[[float], None]) -> None:
             torch.testing.assert_close(ours(x), theirs(x))
     assert ours.left[-1]
     assert original.stride == (1, 1)
+
+
+# --- entries that are set aside while a model runs plain --------------------------------------------------------------
+def entries(model: nn.Module) -> list[str]:
+    """The names of the layers whose forward is an entry."""
+    return [name for name, layer in model.named_modules() if isinstance(layer.__dict__.get("forward"), Entry)]
+
+
+@pytest.fixture
+def plain(clock: Callable[[float], None]) -> tuple[Net, Net, Tensor]:
+    """A fused model that runs plain with some input, the plain model, and the input."""
+    clock(0.5)
+    ours, theirs = fused_and_plain()
+    x = torch.randn(2, 3, 9, 8)
+    assert len(entries(ours)) == 9
+    with torch.no_grad():
+        for _ in range(UNTIMED + TIMED):
+            ours(x)
+    assert entries(ours) == [""]
+    return ours, theirs, x
+
+
+@torch.no_grad()
+def test_fused_calls_put_entries_back(plain: tuple[Net, Net, Tensor]) -> None:
+    ours, theirs, x = plain
+    report = str(ours.fusion)
+    ours(x[:1])  # another size, which is not decided
+    assert len(entries(ours)) == 9
+    assert str(ours.fusion) == report
+    ours(x)
+    assert len(entries(ours)) == 9  # sizes that alternate move nothing
+    ours(x[:1])
+    ours(x)
+    assert torch.equal(ours(x), theirs(x))
+    assert entries(ours) == [""]
+    assert str(ours.fusion) == report
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_of_models_that_run_plain(
+    copied: Callable[[nn.Module], nn.Module], plain: tuple[Net, Net, Tensor]
+) -> None:
+    ours, theirs, x = plain
+    other = copied(ours)
+    assert entries(other) == [""]
+    other(x)
+    assert len(entries(other)) == 9
+    assert entries(ours) == [""]
+    assert not entries(genesis.torch.unfuse(copied(ours)))
+    part = genesis.torch.fuse(copied(ours).rest)
+    assert len(entries(part)) == 5
+    assert set(vars(genesis.torch.unfuse(ours).conv)) == set(vars(theirs.conv))
+
+
+@torch.no_grad()
+def test_a_forward_that_someone_sets_meanwhile_stays(plain: tuple[Net, Net, Tensor]) -> None:
+    ours, _, x = plain
+    ours.act.forward = torch.sigmoid  # type: ignore[method-assign]
+    ours(x[:1])
+    assert ours.act.forward is torch.sigmoid
+    assert len(entries(ours)) == 8
+
+
+@torch.no_grad()
+def test_models_that_share_layers(plain: tuple[Net, Net, Tensor]) -> None:
+    ours, _, x = plain
+    whole = genesis.torch.fuse(nn.Sequential(ours, nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)).eval())
+    whole(x)
+    assert len(entries(whole)) == 12
+    ours(x)
+    ours(x)
+    assert entries(whole) == ["", "0", "1", "2"]
+    whole(x)
+    assert len(entries(whole)) == 12
+    for _ in range(UNTIMED + TIMED):
+        whole(x)
+    assert entries(whole) == ["", "0"]

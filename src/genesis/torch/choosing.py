@@ -41,6 +41,8 @@ class Times:
 
     def begin_call(self) -> tuple[bool, bool]:
         """Return whether the next call is plain, and whether its time counts."""
+        if self.is_plain is not None:
+            return self.is_plain, False
         block, place_in_block = divmod(self._calls - _UNTIMED, _BLOCK)
         self._calls += 1
         return block > 0 and block % 2 == 1, block >= 0 and place_in_block > 0
@@ -88,9 +90,8 @@ def _may_choose(x: Tensor) -> bool:
 
 
 @contextmanager
-def timed(times: Times) -> Iterator[None]:
-    """Inside, the model runs one of both ways; unless that raises, its time is noted."""
-    is_plain, counts = times.begin_call() if times.is_plain is None else (times.is_plain, False)
+def timed(times: Times, is_plain: bool, counts: bool) -> Iterator[None]:
+    """Inside, the model runs one of both ways; unless that raises, its time is noted if it counts."""
     was_left, place.left = place.left, is_plain
     began = time.perf_counter()
     try:

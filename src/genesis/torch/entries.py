@@ -23,7 +23,7 @@ from genesis.torch.bridge import call
 from genesis.torch.choosing import Choice
 from genesis.torch.computed import Computed
 from genesis.torch.deferring import has_hooks, link_again
-from genesis.torch.entry import FORWARD, Entry
+from genesis.torch.entry import ASIDE, FORWARD, Entry, Layers
 from genesis.torch.folds import Folds
 from genesis.torch.links import Link, need_gradients
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts, versions_of_three
@@ -280,6 +280,8 @@ class PoolEntry(Entry[nn.MaxPool2d]):
 class AveragePoolEntry(Entry[nn.AvgPool2d]):
     """The forward of an AvgPool2d: an op with a right gradient where that of PyTorch's forgets the padding."""
 
+    may_be_set_aside = False
+
     def begin(self) -> None:
         pass
 
@@ -345,6 +347,7 @@ def strip(model: nn.Module) -> nn.Module:
     for module in model.modules():
         state = module.__dict__
         forward = state.get(FORWARD)
+        state.pop(ASIDE, None)
         if isinstance(forward, Entry):
             del state[FORWARD]
             if isinstance(forward, ModelEntry) and forward.inner is not None:
@@ -358,9 +361,10 @@ class ModelEntry(Entry[nn.Module]):
     """The forward of the model that was fused: it computes whatever in its output is pending."""
 
     inner: Forward | None = None  # a forward that was the model's own attribute
+    may_be_set_aside = False
 
     def begin(self) -> None:
-        self.choice = Choice()
+        self.choice, self.layers = Choice(), Layers()
 
     @property
     def _original(self) -> Forward:
@@ -382,8 +386,11 @@ class ModelEntry(Entry[nn.Module]):
         model = self.owner()
         times = self.choice.times(model, (*args, *kwargs.values()) if kwargs else args)
         if times is None or times.is_plain is False:
+            self.layers.prepare(model, place.left)
             return self._run(model, args, kwargs)
-        with choosing.timed(times):
+        is_plain, counts = times.begin_call()
+        self.layers.prepare(model, is_plain)
+        with choosing.timed(times, is_plain, counts):
             return self._run(model, args, kwargs)
 
     def _run(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

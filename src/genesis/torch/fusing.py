@@ -20,7 +20,7 @@ from genesis.torch.entries import (
     SequentialEntry,
     strip,
 )  # fmt: skip
-from genesis.torch.entry import FORWARD, Entry
+from genesis.torch.entry import FORWARD, Entry, put_back
 from genesis.torch.norm_entries import FrozenNormEntry, NormCallEntry, NormEntry
 from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
@@ -64,6 +64,7 @@ def fuse(model: nn.Module) -> nn.Module:
     found: dict[nn.Module, str] = {}
     _name_layers(model, "", found)
     for module, name in found.items():
+        put_back(module)
         state, kind = module.__dict__, type(module)
         if kind not in entries:
             entries[kind] = _entry_for(kind)

@@ -12,7 +12,7 @@ from genesis.fusion import Fusion
 from genesis.torch import bridge
 from genesis.torch.activations import of_layer
 from genesis.torch.entries import BY_PYTORCH, TRAINED_BY_PYTORCH, ConvEntry, ModelEntry, PoolEntry
-from genesis.torch.entry import FORWARD
+from genesis.torch.entry import entry_of
 from genesis.torch.norm_entries import NormCallEntry, NormEntry
 from genesis.torch.pending_scales import LAYER_SCALE
 from genesis.torch.reasons import LEFT_IN_INFERENCE, NOTHING_FOLLOWS
@@ -43,7 +43,7 @@ class Report(Fusion):
     def plain(self) -> list[str]:
         """The inputs on the CPU with which PyTorch's layers alone took less time, and now run; see choosing.py."""
         model = self.model()
-        entry = None if model is None else model.__dict__.get(FORWARD)
+        entry = None if model is None else entry_of(model)
         return entry.choice.plain() if isinstance(entry, ModelEntry) else []
 
     def __str__(self) -> str:
@@ -63,14 +63,14 @@ class Report(Fusion):
         for name, module in model.named_modules():
             if isinstance(module, nn.Conv2d):
                 yield _of_convolution(name, module, norms, order)
-            elif isinstance(entry := module.__dict__.get(FORWARD), NormEntry | NormCallEntry) and entry.bare.kinds:
+            elif isinstance(entry := entry_of(module), NormEntry | NormCallEntry) and entry.bare.kinds:
                 yield (name, *entry.bare.kinds[1:]), ""
 
     def _poolings(self) -> Iterator[tuple[str, str]]:
         model = self.model()
         for name, module in () if model is None else model.named_modules():
             if isinstance(module, nn.MaxPool2d):
-                if not isinstance(module.__dict__.get(FORWARD), PoolEntry):
+                if not isinstance(entry_of(module), PoolEntry):
                     yield name, f"{type(module).__name__} is a subclass of MaxPool2d"
                 elif module.return_indices:
                     yield name, "it returns indices too"
@@ -88,7 +88,7 @@ class Report(Fusion):
 def _of_convolution(
     name: str, conv: nn.Conv2d, norms: dict[int, str], order: dict[str, list[tuple[str, nn.Module]]]
 ) -> tuple[tuple[str, ...], str]:
-    entry = conv.__dict__.get(FORWARD)
+    entry = entry_of(conv)
     if not isinstance(entry, ConvEntry):
         kind = type(conv).__name__
         return (name,), "it is not fused" if type(conv) is nn.Conv2d else f"{kind} is a subclass of Conv2d"

@@ -73,8 +73,8 @@ def _chain(conv: nn.Conv2d, norm: nn.BatchNorm2d, act: nn.Module | None, input: 
     Without an activation, only under inference_mode: elsewhere the norm's result waits for what follows the Sequential.
     """
     state = conv.__dict__
-    entry: ConvEntry = state["forward"]
-    if not entry.active or "weight" in state or "bias" in state or "_conv_forward" in state:
+    entry: ConvEntry | None = state.get("forward")  # another thread may have set it aside
+    if entry is None or not entry.active or "weight" in state or "bias" in state or "_conv_forward" in state:
         return None
     parameters = state["_parameters"]
     if "weight" not in parameters or "bias" not in parameters:

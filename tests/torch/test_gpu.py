@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import genesis.torch
+from genesis.backends.cuda.driver import cudnn
 from genesis.torch import dynamo
 from tests.models.torch_resnet import Bottleneck, ResNet
 
@@ -258,6 +259,20 @@ def test_graphed_callables() -> None:
     assert (y - expected).norm() <= 1e-3 * expected.norm()
     y.square().sum().backward()
     assert all(parameter.grad is not None for parameter in graphed.parameters())
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local"])
+def test_what_a_capture_forbids_beside_one_of_pytorchs(mode: str) -> None:
+    """A better plan may be the first one of cuDNN on the stream that is captured: its handle takes memory."""
+    if not cudnn.is_available():
+        pytest.skip("no cuDNN")
+    x, graph, stream = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    idle: list[int] = []
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+        idle.append(cudnn._take_handle(0, stream.cuda_stream, idle))
+        x += 1
+    graph.replay()
+    assert x.tolist() == [1] * 4
 
 
 def test_weights_written_past_the_counters_in_inference() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from cuda.bindings import driver as cu
 
-from genesis.backends.cuda.driver import triton_driver
+from genesis.backends.cuda.driver import cuda_graphs, triton_driver
 from genesis.backends.cuda.driver.cuda_graphs import Captured, Captures
 from genesis.backends.cuda.driver.cuda_kernel import CudaKernel, flat
 from genesis.backends.cuda.driver.debug import show_code, show_device, show_launch
@@ -207,7 +207,7 @@ class CudaDriver:
         return self._captures.end(stream, functools.partial(self.activate, device))
 
     def unrestricted(self) -> AbstractContextManager[None]:
-        return self._captures.unrestricted()
+        return cuda_graphs.unrestricted()
 
     def synchronize(self, device: int) -> None:
         self.activate(device)
@@ -305,7 +305,8 @@ class CudaDriver:
     def launched(self, device: int, name: str, grid: Grid, stream: int, values: Sequence[object]) -> None:
         """Called after each launch while watch_launches is true: with GENESIS_DEBUG, a fault shows at its kernel."""
         show_launch(name, grid, stream, values)
-        if not self._captures.num_underway:  # the context of a captured stream cannot be waited for
+        # The context of a captured stream cannot be waited for.
+        if not (self._captures.num_underway or self.is_capturing(device, stream)):
             self.synchronize(device)
 
     def recorder(self, device: int) -> Callable[[str], None]:

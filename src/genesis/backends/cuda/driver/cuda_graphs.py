@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 from cuda.bindings import driver as cu
 
@@ -40,13 +40,10 @@ class Captures:
         graph = check(cu.cuStreamEndCapture(cu.CUstream(stream)), "end a capture")
         return Captured(graph, activate)
 
-    def unrestricted(self) -> AbstractContextManager[None]:
-        """Allow this thread inside the block what captures forbid; does nothing while none is underway."""
-        return _relaxed() if self.num_underway else nullcontext()
-
 
 @contextmanager
-def _relaxed() -> Iterator[None]:
+def unrestricted() -> Iterator[None]:
+    """Allow this thread inside the block what captures forbid: Genesis' and other libraries', which are not counted."""
     before = check(cu.cuThreadExchangeStreamCaptureMode(_MODES["relaxed"]), "relax the capture mode")
     try:
         yield

@@ -231,7 +231,7 @@ class Graph:
         """Make the plan ready. Raises: KernelError: it cannot run here, or was deselected."""
         here = driver.gpu()
         here.activate(self.device)
-        with reported():
+        with reported(), here.unrestricted():
             self.ops.build_plan_at_index(index)
 
     def workspace(self, index: int) -> int:

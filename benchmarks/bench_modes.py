@@ -1,12 +1,17 @@
 """PyTorch models on a GPU as people run them beside bfloat16 training: inference, float32, half, one image, contiguous.
 
     python benchmarks/bench_modes.py --processes 7 --seconds 300                    all networks and modes below
-    python benchmarks/bench_modes.py --networks resnet50 timm:dpn68:8:224 --modes inference/autocast training/float32
+    python benchmarks/bench_modes.py --networks resnet50 timm:dpn68:8:224 --modes inference/autocast training/tf32
     python benchmarks/bench_modes.py --networks resnet50:1 --modes inference/half/contiguous
     python benchmarks/bench_modes.py --dry-run                                      no GPU: a tiny network
 
-A mode is inference or training, a precision, and "contiguous" where models and images are not channels_last: float32, as PyTorch computes it by default (convolutions in TF32, matrix products not), autocast to bfloat16, or models
-and images in half or bfloat16. Inference runs under no_grad; a training step has SGD with momentum.
+A mode is inference or training, a precision, and "contiguous" where models and images are not channels_last:
+
+    tf32       float32 whose convolutions round to TF32: PyTorch's default, Genesis' set_float32_precision("high")
+    float32    full precision on all sides, Genesis' default
+    autocast   to bfloat16;      half, bfloat16    models and images of that type
+
+Inference runs under no_grad; a training step has SGD with momentum.
 
 Sides are loops, timed in turns: "eager" with cuDNN's search, "reduce-overhead" is torch.compile with that mode,
 "freezing" is that with Inductor's freezing, which folds norms into convolutions (inference only), "genesis" is
@@ -36,9 +41,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from zoo_networks import TINY, Network, named, spelled
 
+import genesis
 import genesis.torch
+from genesis.torch import native_steps
 
-PRECISIONS = {"float32": torch.float32, "autocast": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
+PRECISIONS = {
+    "tf32": torch.float32, "float32": torch.float32, "autocast": torch.float32, "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+}  # fmt: skip
 _NETWORKS = (
     "resnet50:32", "resnet50:1", "timm:efficientnet_b0:32", "timm:efficientnet_b0:1", "unet:4", "timm:convnext_tiny:16",
     "torchvision:deeplabv3_resnet50:2:512", "timm:regnetx_008:64",
@@ -85,8 +95,7 @@ def network(text: str) -> Network:
 def main() -> int:
     arguments = parse()
     device = "cpu" if arguments.dry_run else "cuda"
-    machine = gpu_timing.at_full_speed(tf32=True) if device == "cuda" else {}
-    torch.backends.cuda.matmul.allow_tf32 = False  # as it is by default
+    machine = gpu_timing.at_full_speed(tf32=False) if device == "cuda" else {}
     results = Modes("bench_modes", **machine)
     results.keep_others(arguments.out)
     networks = TINY[:1] if arguments.dry_run else (arguments.networks or list(map(network, _NETWORKS)))
@@ -188,12 +197,14 @@ WAYS: dict[str, Callable[[nn.Module], Any]] = {
     "eager": lambda model: model,
     "reduce-overhead": lambda model: torch.compile(model, mode="reduce-overhead"),
     "freezing": _frozen,
-    "genesis": lambda model: genesis.torch.compile(model, tune=20),
+    "genesis": lambda model: genesis.torch.compile(model),
 }
 
 
 def measure(results: Modes, each: Network, how: Mode, device: str, arguments: argparse.Namespace) -> None:
     """Time the sides in turns; what fails is a row too."""
+    torch.backends.cudnn.allow_tf32 = how.precision != "float32"
+    genesis.set_float32_precision("high" if how.precision == "tf32" else "highest")
     model, case = each.build(), f"{each.name}, {each.batch} of {each.size}², {how}"
     torch.manual_seed(0)
     images = torch.randn(each.batch, 3, each.size, each.size, device=device)
@@ -210,6 +221,8 @@ def measure(results: Modes, each: Network, how: Mode, device: str, arguments: ar
             print(f"  {case} {side}: {errors[side]}", flush=True)
         free()
     times: dict[str, list[float]] = {side: [] for side in loops}
+    if "genesis" in loops and device == "cuda":
+        native_steps.wait()  # for what is compiled in the background
     with turns.measuring():
         for _, side in itertools.product(range(arguments.rounds), loops):
             times[side].append(loops[side].milliseconds(arguments.calls))

@@ -161,6 +161,18 @@ class Parts(nn.Module):
         return result
 
 
+def test_calls_without_gradients_are_short() -> None:
+    model = Parts().cuda().to(memory_format=torch.channels_last).eval()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    with short_steps() as steps, torch.no_grad():
+        found = [compiled(batch(index)[0]) for index in range(8)]
+        for index, y in enumerate(found):
+            expected = model(batch(index)[0])
+            assert (y - expected).norm() <= 1e-3 * expected.norm()
+    assert steps == {"call": 5}
+    captured(compiled)
+
+
 def test_steps_are_short_where_the_backward_reads_a_part_of_a_result() -> None:
     model = Parts().cuda().to(memory_format=torch.channels_last)
     compiled = genesis.torch.compile(copy.deepcopy(model))

@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 from torch._inductor import compile_fx, cudagraph_trees
 
-from genesis.torch import captured_graphs, capturing, graph_casts, graph_trees, outstanding, replaying, step_plans
+from genesis.torch import (
+    captured_graphs,
+    capturing,
+    graph_casts,
+    graph_trees,
+    outstanding,
+    replaying,
+    short_calls,
+    step_plans,
+)
 
 
 @contextlib.contextmanager
@@ -46,9 +55,9 @@ def _have_addresses(tensors: Any, addresses: Any, indices: Any) -> bool:
 
 @contextlib.contextmanager
 def short_steps() -> Iterator[Counter[str]]:
-    """Counts the forwards and backwards that run in the short way, on simulated trees or real ones."""
+    """Counts what runs in the short way, on simulated trees or real ones: forwards, backwards, calls without either."""
     counts: Counter[str] = Counter()
-    forward, run = replaying.Plan.replay_forward, replaying.Plan._run
+    forward, run, call = replaying.Plan.replay_forward, replaying.Plan._run, short_calls.Plan.run
 
     def counted(self: Any, args: Any) -> Any:
         counts["forward"] += 1
@@ -58,7 +67,15 @@ def short_steps() -> Iterator[Counter[str]]:
         counts["backward"] += is_backward
         run(self, node, is_backward)
 
-    with mock.patch.multiple(replaying.Plan, replay_forward=counted, _run=counted_run):
+    def counted_call(self: Any, args: Any) -> Any:
+        results = call(self, args)
+        counts["call"] += results is not None
+        return results
+
+    with (
+        mock.patch.multiple(replaying.Plan, replay_forward=counted, _run=counted_run),
+        mock.patch.object(short_calls.Plan, "run", counted_call),
+    ):
         yield counts
 
 

@@ -26,6 +26,7 @@ from genesis.torch.graph_casts import cast_at_once
 from genesis.torch.graph_passes import add_gradients_in_the_op
 from genesis.torch.recordings import Recording
 from genesis.torch.replaying import Counter
+from genesis.torch.short_calls import Calls
 from genesis.torch.step_plans import Metadata, Steps, device_of, is_capturable
 from genesis.torch.tuning import Tuning
 from genesis.torch.unused_outputs import NOTHING, Dependence, UnusedOutputs
@@ -34,12 +35,13 @@ Run = Callable[[list[object]], Sequence[object]]
 
 
 class Compilation(NamedTuple):
-    """The compilation of one of Dynamo's graphs: its report, its counter, its steps, its outputs without a use, and
-    the tuning of its convolutions, if that is asked for."""
+    """The compilation of one of Dynamo's graphs: its report, its counter, its steps, its calls without gradients, its
+    outputs without a use, and the tuning of its convolutions, if that is asked for."""
 
     recording: Recording
     waiting: Counter
     steps: Steps
+    calls: Calls
     unused: UnusedOutputs
     tuning: Tuning | None = None
 
@@ -66,7 +68,7 @@ class GraphFacts(NamedTuple):
         saved: the outputs in the graph's memory that autograd keeps for the backward.
         is_capturable: whether a capture has all of it.
         dependence: of a backward's gradients on those of the outputs.
-        metadata: of the forward, AOTAutograd's; None where that is not known.
+        metadata: of a forward, AOTAutograd's; None where that is not known.
         calls: of Genesis' ops.
     """
 
@@ -164,7 +166,7 @@ def _facts(graph: fx.GraphModule, how: dict[str, object]) -> GraphFacts:
         if mode == "forward" and isinstance(x, fx.Node) and x not in lasting and index not in visible
     ]
     context = torch._guards.TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None and mode == "forward" else None
+    metadata = context.fw_metadata if context is not None and mode != "backward" else None
     depends = Dependence.of(graph.graph) if mode == "backward" else NOTHING
     return GraphFacts(mode, leaving, saved, is_capturable(graph), depends, metadata, calls_of(graph.graph))
 
@@ -177,10 +179,12 @@ def is_captured(how: dict[str, object]) -> bool:
 
 def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilation) -> None:
     """Put what is to be done around each replay into the place of a captured graph's function."""
-    recording, waiting, steps = compilation[:3]
+    recording, waiting, steps, calls = compilation[:4]
     recording.captured = True
     mode, leaving = facts.mode, facts.leaving
-    if mode != "inference":
+    if mode == "inference":
+        calls.captured(facts.is_capturable, facts.metadata, compiled)
+    else:
         steps.captured(facts.is_capturable, facts.metadata, compiled, mode == "backward")
     assert compiled.current_callable is not None
     run: Run = compiled.current_callable
@@ -192,12 +196,14 @@ def _follow(compiled: CompiledFxGraph, facts: GraphFacts, compilation: Compilati
         if next(num_calls) == 1:  # PyTorch records at the second call
             _settle()
         _open_handles()
-        looks = steps.looks(inputs)
+        looks = calls.looks(inputs) if mode == "inference" else steps.looks(inputs)
         results = list(run(inputs))
-        if mode == "backward":
+        if mode == "inference":
+            calls.ran(looks, results)
+        elif mode == "backward":
             waiting.num_forwards = 0
             steps.ran_backward(looks, results)
-        elif mode == "forward":
+        else:
             waiting.num_forwards += 1
             waiting.saved_by_hooks = graph_trees.goes_through_hooks()
             steps.ran_forward(looks, results)

@@ -27,6 +27,7 @@ from genesis.torch.graph_mends import mend
 from genesis.torch.graph_passes import count_batches_at_once
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.recordings import Recording, Recordings
+from genesis.torch.short_calls import Calls
 from genesis.torch.step_plans import Steps
 from genesis.torch.tuning import Tuning
 from genesis.torch.unused_outputs import UnusedOutputs
@@ -103,15 +104,17 @@ class Backend:
         tell_inductor()
         waiting = Waiting()
         unused = UnusedOutputs()
-        steps = Steps(waiting, unused)
+        steps, calls = Steps(waiting, unused), Calls()
         self._graphs.append(waiting)
-        compilation = Compilation(recording, waiting, steps, unused, self.tuning)
+        compilation = Compilation(recording, waiting, steps, calls, unused, self.tuning)
         inner = functools.partial(compile_inner, compilation)
         recording.cached = True  # unless Inductor is asked
         with keeping(graph, inputs, patches), compiling(compilation), foretold(self.tuning):
             compiled: Function = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
         if self.tuning is not None:
             self.tuning.finish(is_last=not recording.break_reason)
+        if calls.half is not None:
+            return calls.follow(compiled)
         compiled = unused.follow(compiled)
         return steps.follow(compiled) if recording.captured and recording.with_gradients else compiled
 
@@ -196,15 +199,15 @@ def _rename(fusion: Fusion, names: dict[str, str]) -> None:
     fusion.replaced = [names.get(name, name) for name in fusion.replaced]
 
 
-def start_compilers(steps: bool) -> None:
+def start_compilers(captures: bool) -> None:
     """Begin what takes seconds and other cores: Inductor's processes, before which it compiles in this one, and its key
-    of Triton; for training steps that are captured, the module in C++, too."""
+    of Triton; for graphs that are captured, the module in C++, too."""
     if torch.cuda.is_initialized():
         from torch._inductor.async_compile import maybe_warm_pool
 
         hash_triton()
         maybe_warm_pool()
-        if steps:
+        if captures:
             native_steps.prepare()
 
 

@@ -192,7 +192,7 @@ class Compiled(Target):
 
             ddp_buffers.broadcast_at_once()
         if how.compiler == "inductor":
-            capturing.start_compilers(steps=self._may_capture and torch.is_grad_enabled())
+            capturing.start_compilers(captures=self._may_capture)
         capturing.watch(self.recordings)
         self._backend = capturing.Backend(self.recordings, how.compiler, how.mode, how.options, tuning)
         target = self._plain if self._model is None else _with_code_of_its_own(self._plain)

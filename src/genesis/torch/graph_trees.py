@@ -116,13 +116,16 @@ def _recording_of(device: int) -> Recording | None:
     return cast(Recording, node) if node is not None and all(hasattr(node, field) for field in _MORE_FIELDS) else None
 
 
-def step_to(one: Manager, node: Node, is_backward: bool) -> None:
-    """Tell the manager that a recording runs now, as its own run() and execute_node() do."""
+def step_to(one: Manager, node: Node, mode: str) -> None:
+    """Tell the manager that a recording runs now, as its own run() and execute_node() do.
+
+    mode: "FORWARD", "BACKWARD" or "INFERENCE".
+    """
     trees = sys.modules[_MODULE]
-    one.current_node, one.path_state = node, trees.ExecutionState.EXECUTION
-    one.mode = trees.CompilationMode.BACKWARD if is_backward else trees.CompilationMode.FORWARD
+    one.current_node, one.path_state, one.mode = node, trees.ExecutionState.EXECUTION, trees.CompilationMode[mode]
     one.update_generation()
-    one.running_forwards_with_pending_backwards = not is_backward
+    if mode != "INFERENCE":
+        one.running_forwards_with_pending_backwards = mode == "FORWARD"
 
 
 def begins(device: int, root: Node) -> bool:

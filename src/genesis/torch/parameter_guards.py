@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from genesis.torch import native_steps
+from genesis.torch.replaying import pick
 
 _WHAT = "requires_grad, dtype, device, shape and strides of all parameters and buffers are what they were"
 _Kind = tuple[bool, torch.dtype, torch.device, torch.Size, tuple[int, ...]]
@@ -77,7 +78,7 @@ class Kinds:
     """
 
     def __init__(self, inputs: Sequence[object]) -> None:
-        self._places = [place for place, x in enumerate(inputs) if _is_of_module(x)]
+        self._pick = pick([place for place, x in enumerate(inputs) if _is_of_module(x)])
         self._known: dict[int, tuple[weakref.ref[Tensor], _Kind]] = {}
         self._last: list[int] = []  # the ids in the last call
         self._references: list[weakref.ref[Tensor]] = []
@@ -95,12 +96,12 @@ class Kinds:
 
     def see(self, inputs: Sequence[object]) -> None:
         """Remember the kinds of tensors that the graph has not been called with before."""
-        ids = [id(inputs[place]) for place in self._places]
+        tensors = self._pick(inputs)
+        ids = list(map(id, tensors))
         if ids == self._last:
             return
         self._last = ids
-        for place in self._places:
-            x = inputs[place]
+        for x in tensors:
             assert isinstance(x, Tensor)
             known = self._known.get(id(x))
             if known is None or known[0]() is not x:

@@ -91,6 +91,27 @@ class Facts(NamedTuple):
     constants: list[Tensor]
 
 
+class Inputs:
+    """The inputs of a recording: some lie where they lay, as parameters do, and the others are copied in.
+
+    arguments: of the graph, those that its captured part reads, in its order.
+    """
+
+    def __init__(self, node: Node, arguments: Sequence[int]) -> None:
+        self._lasting = pick([arguments[i] for i in node.static_input_idxs])
+        self._addresses = native_steps.as_bytes(node.static_input_data_ptrs[i] or 0 for i in node.static_input_idxs)
+        self._copied = pick([arguments[i] for i in node.non_static_input_idx])
+        self._images = [_tensor(node.reconstructed_inputs[i]) for i in node.non_static_input_idx]
+
+    def lie(self, args: Sequence[Tensor]) -> bool:
+        """Whether those that are not copied lie where they lay."""
+        return native_steps.addresses(self._lasting(args)) == self._addresses
+
+    def copy(self, args: Sequence[Tensor]) -> None:
+        if self._images:
+            torch._foreach_copy_(self._images, self._copied(args))
+
+
 class Plan:
     """Forward and backward of a captured graph, as its next steps are to run."""
 
@@ -100,26 +121,21 @@ class Plan:
         forward, backward = facts.forward, facts.backward
         self.is_outdated = False
         self._manager = graph_trees.manager(facts.device)
-        self._leaves, self._kept = _pick(facts.leaves), _pick(facts.kept)
-        self._lasting = _pick([facts.inputs[i] for i in forward.static_input_idxs])
-        self._addresses = native_steps.as_bytes(
-            forward.static_input_data_ptrs[i] or 0 for i in forward.static_input_idxs
-        )
-        self._copied = _pick([facts.inputs[i] for i in forward.non_static_input_idx])
-        self._images = [_tensor(forward.reconstructed_inputs[i]) for i in forward.non_static_input_idx]
+        self._leaves, self._kept = pick(facts.leaves), pick(facts.kept)
+        self._inputs = Inputs(forward, facts.inputs)
         self._tangents = [_tensor(backward.reconstructed_inputs[i]) for i in backward.non_static_input_idx]
-        self._changed = _pick(facts.changed)
-        self._results, self._saved = _pick_outputs(facts.results), _pick_outputs(facts.saved)
+        self._changed = pick(facts.changed)
+        self._results, self._saved = pick_outputs(facts.results), pick_outputs(facts.saved)
         self._unused = [(x.shape, x.dtype, x.device) for x in self._results(forward.cached_tensor_outputs)]
         self._num_apart = forward.unaliased_in_all_paths.count(True), backward.unaliased_in_all_paths.count(True)
         wanted = [(position, output) for position, output in enumerate(facts.gradients) if output is not None]
-        self._positions, self._gradients = [x for x, _ in wanted], _pick_outputs([x for _, x in wanted])
+        self._positions, self._gradients = [x for x, _ in wanted], pick_outputs([x for _, x in wanted])
 
     def forward(self, args: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """The graph's results; None where this step has to go PyTorch's way."""
         if not graph_trees.saves_as_usual() or outstanding.any_waits() or not self._is_ready():
             return None
-        if native_steps.addresses(self._lasting(args)) != self._addresses:
+        if not self._inputs.lie(args):
             self.is_outdated = True
             return None
         results: tuple[Tensor, ...] = _apply(self, args, *self._leaves(args))
@@ -141,8 +157,7 @@ class Plan:
     def replay_forward(self, args: Sequence[Tensor]) -> tuple[Pass, tuple[Tensor, ...]]:
         node = self.facts.forward
         torch.autograd.graph.increment_version(self._changed(args))
-        if self._images:
-            torch._foreach_copy_(self._images, self._copied(args))
+        self._inputs.copy(args)
         self._run(node, is_backward=False)
         self.counter.num_forwards += 1
         kept = self._kept(args)
@@ -192,7 +207,7 @@ class Plan:
     def _run(self, node: Node, is_backward: bool) -> None:
         assert self._manager is not None
         assert node.graph is not None
-        graph_trees.step_to(self._manager, node, is_backward)
+        graph_trees.step_to(self._manager, node, "BACKWARD" if is_backward else "FORWARD")
         node.graph.replay()
 
 
@@ -267,7 +282,7 @@ class _Context(Protocol):
 _apply = super(torch.autograd.Function, _Step).apply
 
 
-def _pick(numbers: Sequence[int]) -> Pick:
+def pick(numbers: Sequence[int]) -> Pick:
     """Items of a sequence, in one call."""
     if len(numbers) < 2:
         return lambda items: [items[number] for number in numbers]
@@ -275,12 +290,12 @@ def _pick(numbers: Sequence[int]) -> Pick:
     return lambda items: list(get(items))
 
 
-def _pick_outputs(outputs: Sequence[Output]) -> Outputs:
-    pick = _pick([output.number for output in outputs])
+def pick_outputs(outputs: Sequence[Output]) -> Outputs:
+    chosen = pick([output.number for output in outputs])
     views = [(position, output.view) for position, output in enumerate(outputs) if output.view is not None]
 
     def run(items: Sequence[Tensor | None]) -> list[Tensor]:
-        found = pick(items)
+        found = chosen(items)
         for position, (shape, strides, offset) in views:
             found[position] = found[position].as_strided(shape, strides, offset)
         return found

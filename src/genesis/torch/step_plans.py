@@ -21,7 +21,7 @@ from genesis.torch.graph_trees import Node
 from genesis.torch.replaying import ARGUMENT, CONSTANT, SAVED, TANGENT, Counter, Facts, Output, Plan, Source
 from genesis.torch.unused_outputs import UnusedOutputs
 
-_TRIES = 16  # steps, and plans of which parameters moved
+TRIES = 16  # steps, and plans of which parameters moved
 Run = Callable[[list[Tensor]], Sequence[Tensor | None]]
 
 
@@ -41,15 +41,17 @@ class Metadata(Protocol):
     mutated_graph_handled_indices_seen_by_autograd: list[int]
 
 
-class _Half:
-    """Forward or backward as Inductor has compiled it.
+class Half:
+    """Forward, backward or all of a graph as Inductor has compiled it.
 
     Attributes:
         inputs: the inputs of the graph that its captured part reads, in its order; None: all.
     """
 
-    def __init__(self, capturable: bool, run: Run, maps: Sequence[object]) -> None:
-        self.run, self.inputs = run, None if not maps else list(getattr(maps[0], "input_index_mapping", ()))
+    def __init__(self, capturable: bool, run: object) -> None:
+        maps: Sequence[object] = getattr(run, "partition_maps", None) or ()
+        self.run: Run = run  # type: ignore[assignment]
+        self.inputs = None if not maps else list(getattr(maps[0], "input_index_mapping", ()))
         self.is_whole = capturable and (not maps or (len(maps) == 1 and None not in (self.inputs or ())))
 
 
@@ -67,7 +69,7 @@ class _Seen:
     """
 
     def __init__(self, args: tuple[object, ...]) -> None:
-        self.own, self.num_results = [_look(x) for x in args], 0
+        self.own, self.num_results = [look_of(x) for x in args], 0
         self.needs = [isinstance(x, Tensor) and x.requires_grad for x in args]
         self.device = next((x.device for x in args if isinstance(x, Tensor)), None)
         self.forward: Node | None = None
@@ -82,8 +84,8 @@ class Steps:
     def __init__(self, counter: Counter, unused: UnusedOutputs) -> None:
         self.plan: Plan | None = None
         self._unused = unused
-        self._counter, self._tries = counter, _TRIES if settings.short_steps and graph_trees.known() else 0
-        self._halves: dict[bool, _Half] = {}
+        self._counter, self._tries = counter, TRIES if settings.short_steps and graph_trees.known() else 0
+        self._halves: dict[bool, Half] = {}
         self._metadata: Metadata | None = None
         self._seen: _Seen | None = None
 
@@ -110,8 +112,7 @@ class Steps:
 
     def captured(self, capturable: bool, metadata: Metadata | None, compiled: object, is_backward: bool) -> None:
         """Inductor has compiled a half, and PyTorch is to capture it. metadata: of the forward."""
-        maps = getattr(compiled, "partition_maps", None) or ()
-        self._halves[is_backward] = _Half(capturable, compiled, maps)  # type: ignore[arg-type]
+        self._halves[is_backward] = Half(capturable, compiled)
         if not is_backward:
             self._metadata = metadata
         elif self._tries and torch.cuda.is_available():
@@ -126,20 +127,20 @@ class Steps:
 
     def looks(self, given: Sequence[object]) -> list[Look | None]:
         """How the inputs of a half look, if it is to be known."""
-        return [] if self._seen is None else [_look(x) for x in given]
+        return [] if self._seen is None else [look_of(x) for x in given]
 
     def ran_forward(self, given: list[Look | None], results: Sequence[object]) -> None:
         """The forward ran in PyTorch's way. results: in the graphs' memory."""
-        seen, node = self._seen, _replayed(results)
+        seen, node = self._seen, replayed(results)
         if seen is None or node is None or node.parent is not None:
             return
-        seen.forward, seen.given, seen.outputs = node, given, _outputs(node, results)
-        seen.looks = [_look(x) for x in results]
+        seen.forward, seen.given, seen.outputs = node, given, outputs_of(node, results)
+        seen.looks = [look_of(x) for x in results]
 
     def ran_backward(self, given: list[Look | None], results: Sequence[object]) -> None:
         """The backward ran in PyTorch's way."""
         seen, self._seen = self._seen, None
-        node = _replayed(results)
+        node = replayed(results)
         if seen is None or seen.forward is None or node is None or node.parent is not seen.forward:
             return
         facts = None
@@ -152,13 +153,13 @@ class Steps:
 
 
 def _facts(
-    halves: dict[bool, _Half], metadata: Metadata, seen: _Seen, last: tuple[Node, list[Look | None], Sequence[object]]
+    halves: dict[bool, Half], metadata: Metadata, seen: _Seen, last: tuple[Node, list[Look | None], Sequence[object]]
 ) -> Facts | None:
     """Find what is constant in the steps; None where a graph is out of the ordinary."""
     backward, given, gradients = last
     forward, own, number = seen.forward, seen.own, seen.num_results
     assert forward is not None
-    if not (all(half.is_whole for half in halves.values()) and _is_ordinary(metadata, number)):
+    if not (all(half.is_whole for half in halves.values()) and is_ordinary(metadata, number)):
         return None
     if len(own) != len(gradients) or own != seen.given or None in own:
         return None
@@ -170,7 +171,7 @@ def _facts(
     empty = list(dict.fromkeys(x for x in given[:first] if x is not None and 0 in x[1]))
     known |= {look: Source(CONSTANT, index) for index, look in enumerate(empty)}
     sources = [known.get(x) for x in given[:first]] + [Source(TANGENT, index) for index in range(number)]
-    ours = _outputs(backward, gradients)
+    ours = outputs_of(backward, gradients)
     leaves = [i for i, needs in enumerate(seen.needs) if needs]
     wanted = [i for i, x in enumerate(gradients) if x is not None]
     found = [x for x in sources if x is not None]
@@ -204,11 +205,11 @@ def _facts(
     )  # fmt: skip
 
 
-def _look(x: object) -> Look | None:
+def look_of(x: object) -> Look | None:
     return (x.data_ptr(), x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else None
 
 
-def _outputs(node: Node, results: Sequence[object]) -> list[Output | None]:
+def outputs_of(node: Node, results: Sequence[object]) -> list[Output | None]:
     """The results of a half as outputs of its captured part, or parts of these, found by their addresses."""
     outputs = list(enumerate(node.cached_tensor_outputs))
     own = {x.data_ptr(): (number, x) for number, x in outputs if x is not None and x.numel()}
@@ -228,7 +229,7 @@ def _as_output(number: int, whole: Tensor, result: Tensor) -> Output | None:
     """A result that lies in an output of this number; None: it is of another dtype."""
     if result.dtype is not whole.dtype:
         return None
-    if _look(result) == _look(whole):
+    if look_of(result) == look_of(whole):
         return Output(number)
     offset = (result.data_ptr() - whole.untyped_storage().data_ptr()) // whole.itemsize
     return Output(number, (result.shape, result.stride(), offset))
@@ -239,16 +240,16 @@ def device_of(results: Sequence[object]) -> int:
     return next((x.device.index or 0 for x in results if isinstance(x, Tensor)), 0)
 
 
-def _replayed(results: Sequence[object]) -> Node | None:
+def replayed(results: Sequence[object]) -> Node | None:
     return graph_trees.replayed(device_of(results))
 
 
-def _is_ordinary(metadata: Metadata, num_results: int) -> bool:
+def is_ordinary(metadata: Metadata, num_results: int, with_gradients: bool = True) -> bool:
     """Whether the runtime of AOTAutograd has nothing to do but to call the graphs. (It hides from autograd that results
     are views of others, by new ones; those of a plan are copies.)"""
     return (
         len(metadata.output_info) == num_results
-        and all(getattr(x, "requires_grad", False) for x in metadata.output_info)
+        and all(getattr(x, "requires_grad", None) is with_gradients for x in metadata.output_info)
         and not metadata.num_mutated_inp_runtime_indices
         and not metadata.num_outputs_aliased
         and not metadata.num_intermediate_bases

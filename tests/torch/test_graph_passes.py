@@ -16,7 +16,7 @@ from torch.fx.operator_schemas import normalize_function
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.torch import capturing, graph_casts
+from genesis.torch import capturing, graph_casts, graph_folds
 from genesis.torch.opaque import tell_inductor
 from tests.torch.replayed import Replayed
 
@@ -144,6 +144,35 @@ def test_inference_folds_the_norm(graphs: dict[str, Counter[str]], channels_last
     assert graphs["inference"]["genesis.conv_bn_relu_inference.default"] == 7
     compiled(images().float()).sum().backward()  # in eval mode, with gradients
     assert graphs["forward"]["genesis.conv_bn_relu.default"] == 7
+
+
+@pytest.mark.parametrize(
+    ("dtype", "autocast"),
+    [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float32, True)],
+    ids=str,
+)
+def test_norms_are_folded_at_once(
+    graphs: dict[str, Counter[str]], monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, autocast: bool
+) -> None:
+    """Weights in any order of memory; what changes in place shows in the next call."""
+    monkeypatch.setattr(graph_folds, "_has_launches", lambda x: True)
+    model = blocks().to(dtype).eval()
+    first = model[0].c1  # type: ignore[union-attr]
+    first.weight.data = first.weight.data.contiguous()  # type: ignore[union-attr, operator]
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    x = images().detach().to(dtype)
+    tolerance = 1e-5 if dtype is torch.float32 and not autocast else 0.05
+    for _ in range(2):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            torch.testing.assert_close(compiled(x), model(x), rtol=tolerance, atol=tolerance)
+        for each in (model, compiled):
+            for tensor in (*each.parameters(), *each.buffers()):
+                if tensor.is_floating_point():
+                    tensor.data.mul_(1.25)
+    counts = graphs["inference"]
+    assert counts["genesis.fold_norms.default"] == 1
+    assert counts["genesis.conv_folded.default"] == 7
+    assert not counts["genesis.conv_bn_relu_inference.default"]
 
 
 def test_no_gradient_is_an_argument() -> None:

@@ -23,6 +23,7 @@ from torch._inductor.output_code import CompiledFxGraph
 from genesis.torch import graph_trees
 from genesis.torch.graph_calls import Call, calls_of
 from genesis.torch.graph_casts import cast_at_once
+from genesis.torch.graph_folds import fold_at_once
 from genesis.torch.graph_passes import add_gradients_in_the_op
 from genesis.torch.recordings import Recording
 from genesis.torch.replaying import Counter
@@ -130,7 +131,7 @@ def compile_inner(
     if how.get("is_backward") and add_gradients_in_the_op(graph.graph):
         graph.recompile()
     facts = _facts(graph, how)  # now: later all gradients seem to depend on each other, and Inductor changes the graph
-    if cast_at_once(graph.graph):
+    if cast_at_once(graph.graph) + fold_at_once(graph.graph):
         graph.recompile()
     _hand_on(facts, compilation)
     compiled = compile_fx_inner(graph, inputs, **how)

@@ -141,6 +141,10 @@ InferenceArguments: TypeAlias = tuple[
     float, Sequence[int], Sequence[int], Sequence[int], int, str | None,
 ]  # fmt: skip
 """Those of the forward, without training and momentum."""
+FoldedArguments: TypeAlias = tuple[
+    Tensor, Tensor, Tensor, Tensor | None, Sequence[int], Sequence[int], Sequence[int], int, str | None
+]
+"""Input, folded weight and bias, residual; geometry, activation."""
 ConvActArguments: TypeAlias = tuple[
     Tensor, Tensor, Tensor | None, Tensor | None, Sequence[int], Sequence[int], Sequence[int], int, str | None,
     str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import struct
 from collections.abc import Callable
@@ -16,7 +17,7 @@ pytest.importorskip("cuda.bindings.driver")
 from cuda.bindings import driver as cu
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver import KernelError, launching, overlap, tensor_maps
+from genesis.backends.cuda.driver import KernelError, launching, overlap, table_kernel, tensor_maps
 from genesis.backends.cuda.driver.cuda_driver import CudaDriver, _check, _Streams
 from genesis.backends.cuda.driver.cuda_kernel import CudaKernel
 from genesis.errors import DeviceError
@@ -253,6 +254,29 @@ def test_tensor_maps_lie_where_the_copy_engine_wants_them(monkeypatch: pytest.Mo
         assert ctypes.string_at(structure, 12) == b"structure..."
     assert encoded == [1, 2, 1, 2]  # once for each stream
     assert recorder.launched == ["_kernel"] * 3
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_a_table_is_passed_by_value(monkeypatch: pytest.MonkeyPatch, capability: int) -> None:
+    recorder = Recorder(monkeypatch)
+    recorder.properties = lambda device: SimpleNamespace(compute_capability=capability)  # type: ignore[attr-defined]
+    recorder.load_binary = lambda name, cubin, shared, device: (None, 7)  # type: ignore[attr-defined]
+    monkeypatch.setattr(driver, "get", lambda: recorder)
+    blocks: list[launching.Block] = []
+
+    def kept(*args: Any) -> launching.Block:
+        blocks.append(launching.Block(*args))
+        return blocks[-1]
+
+    monkeypatch.setattr(table_kernel, "Block", kept)
+    kernel = table_kernel.TableKernel(0, "_kernel", b"")
+    for stream, text in ((9, b"a table "), (0, b"another ")):
+        kernel.launch(text * 500, 3, 256, stream)
+        gc.collect()
+        call = recorder.calls[-1]
+        assert (call.grid, call.block, call.shared, call.stream) == ((3, 1, 1), (256, 1, 1), 0, stream)
+        assert len(call.attributes) == (capability == 90)
+        assert ctypes.string_at(ctypes.c_uint64.from_address(call.table).value, 4000) == text * 500
 
 
 def test_kernels_overlap_from_hopper_on() -> None:

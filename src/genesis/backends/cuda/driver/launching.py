@@ -82,7 +82,7 @@ class Configuration:
 class Block:
     """The memory of one launch: the configuration, then the arguments; and the table of their addresses."""
 
-    __slots__ = ("_memory", "_table", "arguments", "configuration", "grid", "stream", "table")
+    __slots__ = ("_memory", "_shared", "_table", "arguments", "configuration", "grid", "stream", "table")
 
     def __init__(self, configuration: Configuration, places: Sequence[int], num_bytes: int, alignment: int = 8) -> None:
         """places: where each argument begins, among num_bytes of them."""
@@ -93,6 +93,7 @@ class Block:
         self.arguments = (ctypes.c_char * num_bytes).from_address(first)
         self.configuration, self.table = argument(start), argument(ctypes.addressof(self._table))
         self.grid, self.stream = configuration.grid, 0
+        self._shared = configuration  # whose attributes what is packed here points to
         ctypes.memmove(start, configuration.packed(0), _CONFIG.size)
 
     def change_stream(self, stream: int) -> None:

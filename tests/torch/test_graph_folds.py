@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 
 import genesis.torch
 from genesis.backends.cuda.ops.conv_bn_folded import many
+from genesis.torch import graph_folds
+from tests.backends.cuda.ops.conv.candidates import host_programs
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 GIVEN_AND_MADE = [(torch.float32, made) for made in TYPES] + [(torch.float16,) * 2, (torch.bfloat16,) * 2]
@@ -60,6 +64,50 @@ def test_folds(given: torch.dtype, made: torch.dtype, device: str) -> None:
             assert ours.dtype is made
             assert (ours.double() - exact).abs().max() <= tolerance * exact.abs().max()
         assert results[2 * index].permute(0, 2, 3, 1).is_contiguous()
+
+
+_ON_THE_HOST = """
+#undef __shared__
+#define __shared__ static
+#define __grid_constant__
+#define Table Geometry
+extern "C" float sqrtf(float);
+static float __fsqrt_rn(float x) { return sqrtf(x); }
+static float __frcp_rn(float x) { return 1 / x; }
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+"""
+
+
+@pytest.mark.skipif(not host_programs.is_available(), reason="no C++ compiler")
+@pytest.mark.parametrize(("given", "made"), GIVEN_AND_MADE, ids=str)
+def test_the_kernel_on_the_host(given: torch.dtype, made: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes its results, and nothing around them."""
+    monkeypatch.setattr(graph_folds, "_has_kernel", lambda x: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    types = [f"-DGIVEN={TYPES.index(given)}", f"-DMADE={TYPES.index(made)}"]
+    library = host_programs.build(
+        many._SOURCE, [many._HEADERS / "overlap.cuh"], "fold_batch_norms(geometry)", types, _ON_THE_HOST
+    )
+    around: list[Tensor] = []
+
+    def made_within(*args: Any) -> list[Tensor]:
+        found = []
+        for x in shapes(*args):
+            memory = torch.full((x.numel() + 32,), 7, dtype=x.dtype)
+            around.extend((memory[:16], memory[16 + x.numel() :]))
+            found.append(memory[16 : 16 + x.numel()].as_strided(x.shape, x.stride(), 16))
+        return found
+
+    def fold(device: int, stream: int, some: Any, given: Any, made: Any) -> None:
+        for begin in range(0, len(some), many._MOST):
+            table, grid = many._table(some[begin : begin + many._MOST])
+            assert library.launch(grid, many._THREADS, 0, None, table, len(table)) == 0
+
+    shapes = graph_folds._shapes_folds
+    monkeypatch.setattr(graph_folds, "_shapes_folds", made_within)
+    monkeypatch.setattr(many, "fold", fold)
+    test_folds(given, made, "cpu")
+    assert all((x == 7).all() for x in around)
 
 
 @pytest.mark.parametrize("capability", [80, 90])

@@ -10,7 +10,7 @@ import functools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from genesis.backends.cuda.ops.conv.candidates import programs
@@ -214,18 +214,24 @@ def prepare(
 
 @functools.cache
 def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
+    source = programs.source(name)
+    shared = (source.parent.parent / name for name in ("overlap.cuh", "channels.cuh"))
+    here = ["-DPATCH"] if name.startswith(("depthwise_toeplitz", "patch")) else []
+    defined = [*(f"-D{macro}={value}" for macro, value in macros), *here]
+    return build(source, [*source.parent.glob("*.cuh"), *shared], _CALLS[name], defined)
+
+
+def build(source: Path, headers: Iterable[Path], call: str, defined: Iterable[str], before: str = "") -> ctypes.CDLL:
+    """A kernel whose structure is called Geometry. before: lines of C++ before its source."""
     with tempfile.TemporaryDirectory() as folder:
-        path, source = Path(folder), programs.source(name)
+        path = Path(folder)
         (path / "conversions.cuh").write_text(_CONVERSIONS)
         (path / "instructions.cuh").write_text(_INSTRUCTIONS)
-        shared = (source.parent.parent / name for name in ("overlap.cuh", "channels.cuh"))
-        headers = [*source.parent.glob("*.cuh"), *shared]
         for each in (source, *headers):
             (path / each.name).write_text(each.read_text().replace('"../', '"'))
+        (path / source.name).write_text(before + (path / source.name).read_text())
         (path / "host.cpp").write_text(_HOST)
-        defined = [f"-D{macro}={value}" for macro, value in macros]
         command = ["g++", "-std=c++17", "-O0", "-w", "-fno-strict-aliasing", "-fPIC", "-shared"]
-        here = ["-DPATCH"] if name.startswith(("depthwise_toeplitz", "patch")) else []
-        here += [f'-DSOURCE="{source.name}"', f"-DCALL={_CALLS[name]}"]
+        here = [f'-DSOURCE="{source.name}"', f"-DCALL={call}"]
         subprocess.run([*command, *defined, *here, "host.cpp", "-o", "host.so"], cwd=path, check=True)
         return ctypes.CDLL(str(path / "host.so"))

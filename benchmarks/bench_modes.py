@@ -122,7 +122,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sides", nargs="+", choices=_SIDES, default=list(_SIDES), help="only these")
     parser.add_argument("--seconds", type=float, default=240, help="begin no case after that time")
     parser.add_argument("--processes", type=int, default=1, help="that prepare at the same time, and measure in turns")
-    parser.add_argument("--calls", type=int, default=20, help="in a row, per measurement")
+    parser.add_argument("--calls", type=int, default=100, help="in a row, per measurement")
     parser.add_argument("--rounds", type=int, default=7, help="measurements per side, in turn")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     parser.add_argument("--dry-run", action="store_true", help="a tiny network, without a GPU")

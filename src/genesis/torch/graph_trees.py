@@ -137,9 +137,13 @@ def begins(device: int, root: Node) -> bool:
     one, recording = manager(device), cast(Recording, root)
     if one is None or one.current_node is None:
         return one is not None
-    last = cast("Recording | None", replayed(device))
-    if last is None or not all(hasattr(x, field) for x in (last, recording) for field in _MORE_FIELDS):
-        return False
+    if one.current_node is root and getattr(one.path_state, "name", "") == "EXECUTION":
+        last = recording  # of inference, say: itself, once more
+    else:
+        node = cast("Recording | None", replayed(device))
+        if node is None or not all(hasattr(x, field) for x in (node, recording) for field in _MORE_FIELDS):
+            return False
+        last = node
     if not last.children.get(recording.wrapped_function.id):
         one.try_end_curr_execution()
     return one.current_node is None

@@ -167,6 +167,8 @@ def outputs_that_change(side: Side, seed: int) -> None:
     def forward(x: Tensor) -> Any:
         first = next(y for y in tree_leaves(side.call(x)) if isinstance(y, Tensor) and y.is_floating_point())
         may_change = not (first.is_leaf or first._is_view())  # a compiled model's is no view where a plain one's is
+        if may_change:
+            side.changed.append(first)
         return (first if may_change else first.clone()).mul_(2)
 
     side.train(side.images(seed), seed, forward)

@@ -79,6 +79,7 @@ class Side:
     handles: list[Any] = field(default_factory=list)
     seen: dict[str, Tensor] = field(default_factory=dict)
     held: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)
+    changed: list[Tensor] = field(default_factory=list)  # by the program, in place
     history: dict[str, int] = field(default_factory=dict)
 
     def compile(self) -> None:
@@ -89,6 +90,7 @@ class Side:
     def begin(self, options: Options) -> None:
         self.options, self.count, self.late = copy.copy(options), 0, None
         self.held.clear()
+        self.changed.clear()
         self.model.train()
         self.model.requires_grad_(True)
         self.model.zero_grad()

@@ -4,6 +4,7 @@ replay may overwrite is overwritten with NaN."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import types
 from collections import Counter, defaultdict
@@ -95,7 +96,7 @@ class Manager:
 
     def run(self, half: Half, inputs: list[Any]) -> list[Any]:
         if self.current_node is not None and not self.running_forwards_with_pending_backwards and half.mode != "b":
-            assert all(node.all_dead() for node in self.current_node.path()), "a new step, and something is alive"
+            assert _are_dead(self.current_node.path()), "a new step, and something is alive"
             self.current_node = None
         results = self._run(half, inputs)
         self.running_forwards_with_pending_backwards = half.mode == "f" or (
@@ -126,7 +127,7 @@ class Manager:
         """Called by steps that run without PyTorch."""
         assert self.current_node is not None
         assert self.path_state is cudagraph_trees.ExecutionState.EXECUTION
-        is_dead = all(node.all_dead() for node in self.current_node.path())
+        is_dead = _are_dead(self.current_node.path())
         if is_dead or not self.running_forwards_with_pending_backwards:
             assert is_dead, "a new step, and something is alive"
             self.current_node = None
@@ -250,6 +251,14 @@ class Half:
         inputs.clear()
         results = iter(self._manager.run(self, part))
         return [None if x is None else given[x] if self._is_given(x) else next(results) for x in self._results]
+
+
+def _are_dead(nodes: list[Node]) -> bool:
+    """Is all that recordings gave gone? Circles of an error's frames hold it until they are collected."""
+    if all(node.all_dead() for node in nodes):
+        return True
+    gc.collect()
+    return all(node.all_dead() for node in nodes)
 
 
 _OURS = 4  # references to a result: two lists, a loop, and the call that counts

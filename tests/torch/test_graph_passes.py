@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,8 @@ from torch.fx.operator_schemas import normalize_function
 from torch.nn import functional as F
 
 import genesis.torch
-from genesis.torch import capturing, graph_casts, graph_folds
+from genesis.torch import capturing, graph_casts, graph_folds, graph_ops
+from genesis.torch.folds import Folds
 from genesis.torch.opaque import tell_inductor
 from tests.torch.replayed import Replayed
 
@@ -144,6 +146,45 @@ def test_inference_folds_the_norm(graphs: dict[str, Counter[str]], channels_last
     assert graphs["inference"]["genesis.conv_bn_relu_inference.default"] == 7
     compiled(images().float()).sum().backward()  # in eval mode, with gradients
     assert graphs["forward"]["genesis.conv_bn_relu.default"] == 7
+
+
+def test_folded_weights_are_kept_on_the_cpu(graphs: dict[str, Counter[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as what they were made of is bit for bit the same, and the weight is alive."""
+    found: list[bool] = []
+
+    def run(self: Folds, *args: Any) -> Tensor | None:
+        y = kept(self, *args)
+        found.append(y is not None)
+        return y
+
+    kept = Folds.run
+    monkeypatch.setattr(Folds, "run", run)
+    graph_ops._folds.clear()
+    model = blocks().float().eval()
+    compiled = genesis.torch.compile(copy.deepcopy(model))
+    x = images().detach().float()
+    with torch.no_grad():
+        for index in range(6):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+            if index == 3:
+                for each in (model, compiled):
+                    each[1].c2.weight.data.numpy()[:] *= 2  # type: ignore[union-attr, operator]
+                    each[2].b1.running_mean.data.add_(1)  # type: ignore[union-attr, operator]
+    assert found[:28] == [False] * 7 + [True] * 21
+    assert found[28:35].count(False) == 2  # those that were changed
+    assert found[35:] == [True] * 7
+
+
+def test_folded_weights_end_with_their_weight() -> None:
+    graph_ops._folds.clear()
+    weight, ones, zeros = torch.randn(4, 4, 3, 3), torch.ones(4), torch.zeros(4)
+    how = (None, ones, zeros, zeros, ones, None, 1e-5, [1, 1], [1, 1], [1, 1], 1, "relu")
+    for _ in range(3):
+        torch.ops.genesis.conv_bn_relu_inference(torch.randn(2, 4, 5, 5), weight, *how)
+    assert len(graph_ops._folds) == 1
+    del weight
+    gc.collect()
+    assert len(graph_ops._folds) == 0
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from genesis.records import NormState
+from genesis.torch import bridge
+from genesis.torch.folds import Folds
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.ops import GEOMETRY, conv_bn_relu_inference, opaque_backward, shapes_backward
 from genesis.torch.shapes import empty_output, geometry_of
@@ -12,10 +15,18 @@ from genesis.torch.signatures import BackwardArguments, InferenceArguments
 
 
 # --- inference, the norm folded into the weight ---
+_folds = WeakTensorKeyDictionary()  # on the CPU, by weight
+
+
 def _inference(*args: *InferenceArguments) -> Tensor:
     input, weight, bias, gamma, beta, mean, var, residual, eps = args[:9]
-    norm = NormState(gamma, beta, mean, var)
-    y = conv_bn_relu_inference(input, weight, bias, norm, residual, eps, geometry_of(*args[9:13]), args[13])
+    geometry, activation, y = geometry_of(*args[9:13]), args[13], None
+    if bridge.keeps_folds(input):
+        folds: Folds = _folds.get(weight) or _folds.setdefault(weight, Folds())
+        y = folds.run(input, (weight, bias, gamma, beta, mean, var), eps, geometry, residual, activation, None)
+    if y is None:
+        norm = NormState(gamma, beta, mean, var)
+        y = conv_bn_relu_inference(input, weight, bias, norm, residual, eps, geometry, activation)
     return laid_out(y, _shapes_inference(*args))
 
 

@@ -13,7 +13,6 @@ from genesis.torch.ops import GEOMETRY, conv_bn_relu_inference, opaque_backward,
 from genesis.torch.shapes import empty_output, geometry_of
 from genesis.torch.signatures import BackwardArguments, InferenceArguments
 
-
 # --- inference, the norm folded into the weight ---
 _folds = WeakTensorKeyDictionary()  # on the CPU, by weight
 

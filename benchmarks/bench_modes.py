@@ -203,7 +203,8 @@ WAYS: dict[str, Callable[[nn.Module], Any]] = {
 
 def measure(results: Modes, each: Network, how: Mode, device: str, arguments: argparse.Namespace) -> None:
     """Time the sides in turns; what fails is a row too."""
-    torch.backends.cudnn.allow_tf32 = how.precision != "float32"
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = how.precision != "float32"
     genesis.set_float32_precision("high" if how.precision == "tf32" else "highest")
     model, case = each.build(), f"{each.name}, {each.batch} of {each.size}², {how}"
     torch.manual_seed(0)

@@ -157,7 +157,7 @@ def tuned_when_called(
 
     monkeypatch.setattr(tuning, "Tuning", begin)
     monkeypatch.setattr(compiling, "is_available", lambda: has_cuda)
-    monkeypatch.setattr(capturing, "start_compilers", lambda steps: None)
+    monkeypatch.setattr(capturing, "start_compilers", lambda captures: None)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     torch._dynamo.reset()

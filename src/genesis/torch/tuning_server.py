@@ -22,6 +22,7 @@ import torch
 import genesis
 import genesis.torch.dynamo  # these register the ops
 import genesis.torch.graph_casts
+import genesis.torch.graph_folds
 from genesis.backends.cuda.driver.compile_server import end_with_parent
 from genesis.backends.cuda.engine import builders, planner, platform, stored
 from genesis.backends.cuda.engine.problem import Problem

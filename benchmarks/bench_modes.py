@@ -84,21 +84,13 @@ def mode(text: str) -> Mode:
     return found
 
 
-def network(text: str) -> Network:
-    """As zoo_networks.named() reads it; "resnet50:1" is one of the zoo's with another batch. Raises: ValueError."""
-    if ":" not in text or text.count(":") > 1 or text.startswith(("timm:", "torchvision:")):
-        return named(text)
-    name, batch = text.split(":")
-    return named(name)._replace(batch=int(batch))
-
-
 def main() -> int:
     arguments = parse()
     device = "cpu" if arguments.dry_run else "cuda"
     machine = gpu_timing.at_full_speed(tf32=False) if device == "cuda" else {}
     results = Modes("bench_modes", **machine)
     results.keep_others(arguments.out)
-    networks = TINY[:1] if arguments.dry_run else (arguments.networks or list(map(network, _NETWORKS)))
+    networks = TINY[:1] if arguments.dry_run else (arguments.networks or list(map(named, _NETWORKS)))
     if arguments.processes > 1:
         num_failed = turns.run(commands(networks, arguments), arguments.processes, arguments.seconds)
         results.keep_others(arguments.out)
@@ -117,7 +109,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", type=network, metavar="NAME", help="of bench_zoo, or NAME:BATCH")
+    parser.add_argument("--networks", nargs="+", type=named, metavar="NAME", help="as bench_zoo takes them")
     parser.add_argument("--modes", nargs="+", type=mode, default=list(map(mode, _MODES)), metavar="MODE")
     parser.add_argument("--sides", nargs="+", choices=_SIDES, default=list(_SIDES), help="only these")
     parser.add_argument("--seconds", type=float, default=240, help="begin no case after that time")
@@ -133,8 +125,8 @@ def commands(networks: list[Network], arguments: argparse.Namespace) -> Iterator
     """For each network and mode alone."""
     options = [f"--{name}={getattr(arguments, name)}" for name in ("calls", "rounds", "out")]
     for each, how in itertools.product(networks, arguments.modes):
-        name = spelled(each) if each.source in ("timm", "torchvision") else f"{each.name}:{each.batch}"
-        yield [sys.executable, __file__, "--networks", name, "--modes", str(how), "--sides", *arguments.sides, *options]
+        case = ["--networks", spelled(each), "--modes", str(how), "--sides", *arguments.sides]
+        yield [sys.executable, __file__, *case, *options]
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------

@@ -96,27 +96,32 @@ TINY = (Network("tiny_unet", "U-Net", "own", 2, 16), Network("tiny_diffusion_une
 
 
 def named(text: str) -> Network:
-    """One of these by its name, or any of timm or torchvision: "timm:dpn68", "timm:dpn68:64:192".
+    """One of these by its name, or any of timm or torchvision; batch, size may follow: "unet:4", "timm:dpn68:64:192".
 
     Raises: ValueError: it is none of these, of another package, or the batch or the size is no number.
     """
-    package, _, rest = text.partition(":")
-    if rest:
-        name, *sizes = rest.split(":")
-        if package not in ("timm", "torchvision") or len(sizes) > 2:
-            raise ValueError(text)
-        return Network(name, name, package, *map(int, sizes))
-    known = {network.name: network for network in (*NETWORKS, *TINY)}
-    if text not in known:
+    first, *rest = text.split(":")
+    known = _known()
+    if first in known:
+        network, sizes = known[first], rest
+    elif first in ("timm", "torchvision") and rest:
+        network, sizes = Network(rest[0], rest[0], first), rest[1:]
+    else:
         raise ValueError(text)
-    return known[text]
+    if len(sizes) > 2:
+        raise ValueError(text)
+    return network._replace(**dict(zip(("batch", "size"), map(int, sizes), strict=False)))
 
 
 def spelled(network: Network) -> str:
     """What named() reads."""
-    if network in (*NETWORKS, *TINY):
-        return network.name
-    return f"{network.source}:{network.name}:{network.batch}:{network.size}"
+    known = _known().get(network.name)
+    is_known = known is not None and known._replace(batch=network.batch, size=network.size) == network
+    return f"{'' if is_known else f'{network.source}:'}{network.name}:{network.batch}:{network.size}"
+
+
+def _known() -> dict[str, Network]:
+    return {network.name: network for network in (*NETWORKS, *TINY)}
 
 
 def torchvision_models() -> Any:

@@ -45,8 +45,13 @@ def test_sides_are_timed_and_compared(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_networks_and_modes_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     script = importlib.import_module("bench_modes")
-    assert script.network("resnet50:1")[:4] == ("resnet50", "ResNet", "torchvision", 1)
-    assert script.network("timm:dpn68:8:192")[2:] == ("timm", 8, 192)
+    assert script.named("resnet50:1")[:4] == ("resnet50", "ResNet", "torchvision", 1)
+    assert script.named("timm:dpn68:8:192")[2:] == ("timm", 8, 192)
+    for text in ("unet", "unet:4", "unet:4:64", "resnet50:1", "timm:dpn68", "torchvision:alexnet:2"):
+        assert script.named(script.spelled(script.named(text))) == script.named(text)
+    for wrong in ("unet:4:64:1", "hub:unet", "timm", "resnet50:one"):
+        with pytest.raises(ValueError, match=wrong.rpartition(":")[2]):
+            script.named(wrong)
     assert str(script.mode("inference/half")) == "inference/half"
     assert str(script.mode("training/tf32/contiguous")) == "training/tf32/contiguous"
     for wrong in ("inferring/half", "inference/double", "inference/half/upside_down"):

@@ -6,7 +6,7 @@ import copy
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,21 +36,11 @@ from tests.torch.loops import (
     tolerance,
     two_forwards,
 )
-from tests.torch.trees import Manager, short_steps, simulated
+from tests.torch.trees import Manager
+from tests.torch.trees import steps as steps
+from tests.torch.trees import trees as trees
 
-
-@pytest.fixture(autouse=True)
-def trees() -> Iterator[Manager]:
-    torch._dynamo.reset()
-    with simulated() as manager, override(short_steps=True):
-        yield manager
-
-
-@pytest.fixture
-def steps() -> Iterator[Counter[str]]:
-    """What ran in the short way."""
-    with short_steps() as counts:
-        yield counts
+pytestmark = pytest.mark.usefixtures("trees")
 
 
 def thrice(loop: Callable[[nn.Module], Steps]) -> Callable[[nn.Module], Steps]:

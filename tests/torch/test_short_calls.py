@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,24 +15,13 @@ from torch.nn import functional as F
 import genesis.torch
 from genesis.settings import override
 from tests.torch.loops import Net, Steps, agree, batch, outcome
-from tests.torch.trees import Manager, short_steps, simulated
+from tests.torch.trees import steps as steps
+from tests.torch.trees import trees as trees
 
 NUM_CALLS = 8
 LONG = 3  # the first call warms up, the second is recorded, the third is replayed, and shows how the others are to run
 
-
-@pytest.fixture(autouse=True)
-def trees() -> Iterator[Manager]:
-    torch._dynamo.reset()
-    with simulated() as manager, override(short_steps=True):
-        yield manager
-
-
-@pytest.fixture
-def steps() -> Iterator[Counter[str]]:
-    """What ran in the short way."""
-    with short_steps() as counts:
-        yield counts
+pytestmark = pytest.mark.usefixtures("trees")
 
 
 def evaluation(model: nn.Module) -> Steps:

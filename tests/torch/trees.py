@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from torch import Tensor
 from torch._inductor import compile_fx, cudagraph_trees
 
+from genesis.settings import override
 from genesis.torch import (
     captured_graphs,
     capturing,
@@ -26,6 +28,20 @@ from genesis.torch import (
     short_calls,
     step_plans,
 )
+
+
+@pytest.fixture
+def trees() -> Iterator[Manager]:
+    torch._dynamo.reset()
+    with simulated() as manager, override(short_steps=True):
+        yield manager
+
+
+@pytest.fixture
+def steps() -> Iterator[Counter[str]]:
+    """What ran in the short way."""
+    with short_steps() as counts:
+        yield counts
 
 
 @contextlib.contextmanager

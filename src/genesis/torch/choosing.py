@@ -21,9 +21,7 @@ from genesis.torch.autograd_functions import place
 from genesis.torch.modes import nothing_intercepts
 
 _UNTIMED = 8  # calls first, which learn what follows what, and pack weights
-_BLOCK = (
-    4  # calls in a row one way, as a call after one of the other way finds other things in caches: it is not counted
-)
+_BLOCK = 4  # calls in a row one way; the first, which finds in caches what the other way left there, is not counted
 _COUNTED = 6  # calls of each way
 _MOST_KINDS = 64
 

@@ -23,7 +23,7 @@ from genesis.torch.bridge import call
 from genesis.torch.choosing import Choice
 from genesis.torch.computed import Computed
 from genesis.torch.deferring import has_hooks, link_again
-from genesis.torch.entry import ASIDE, FORWARD, Entry, Layers
+from genesis.torch.entry import FORWARD, Entry
 from genesis.torch.folds import Folds
 from genesis.torch.links import Link, need_gradients
 from genesis.torch.modes import is_plain, no_python_mode_intercepts, nothing_intercepts, versions_of_three
@@ -40,6 +40,7 @@ from genesis.torch.pending import (
 from genesis.torch.reasons import UNPLANNED, nothing_follows
 from genesis.torch.reordering import reordered
 from genesis.torch.sequences import is_sequential, run
+from genesis.torch.setting_aside import ASIDE, Layers
 from genesis.torch.shapes import only_contiguous
 from genesis.torch.shapes import plan as plan_of
 from genesis.torch.tensor_guards import GuardedConv, Settings

@@ -20,11 +20,12 @@ from genesis.torch.entries import (
     SequentialEntry,
     strip,
 )  # fmt: skip
-from genesis.torch.entry import FORWARD, Entry, put_back
+from genesis.torch.entry import FORWARD, Entry
 from genesis.torch.norm_entries import FrozenNormEntry, NormCallEntry, NormEntry
 from genesis.torch.recordings import Recordings, compiled_of, uncompile
 from genesis.torch.reporting import Report, attach, detach
 from genesis.torch.sequences import is_sequential
+from genesis.torch.setting_aside import put_back
 
 _FORWARDS: dict[type[nn.Module], type[Entry]] = {
     nn.Conv2d: ConvEntry, nn.BatchNorm2d: NormEntry, nn.MaxPool2d: PoolEntry,

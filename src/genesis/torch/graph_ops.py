@@ -20,9 +20,11 @@ _folds = WeakTensorKeyDictionary()  # on the CPU, by weight
 def _inference(*args: *InferenceArguments) -> Tensor:
     input, weight, bias, gamma, beta, mean, var, residual, eps = args[:9]
     geometry, activation, y = geometry_of(*args[9:13]), args[13], None
-    if bridge.keeps_folds(input):
-        folds: Folds = _folds.get(weight) or _folds.setdefault(weight, Folds())
+    folds: Folds | None = _folds.get(weight)
+    if folds is not None:
         y = folds.run(input, (weight, bias, gamma, beta, mean, var), eps, geometry, residual, activation, None)
+    elif bridge.keeps_folds(input):
+        _folds[weight] = Folds()  # for later calls, if there are any: a weight may be computed anew at each
     if y is None:
         norm = NormState(gamma, beta, mean, var)
         y = conv_bn_relu_inference(input, weight, bias, norm, residual, eps, geometry, activation)

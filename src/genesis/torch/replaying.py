@@ -44,7 +44,7 @@ class Source(NamedTuple):
 
 
 ARGUMENT, SAVED, TANGENT, CONSTANT = range(4)
-_FEW = 2  # tensors that are copied one by one: the kernel for many gives an image to three programs, and takes 15 µs
+_FEW = 2  # tensors that are copied one by one: the kernel for many gives a single image to a few programs
 
 
 class Output(NamedTuple):
@@ -148,11 +148,7 @@ class Plan:
             return False
         if graph_trees.replayed(device) is not backward and not graph_trees.begins(device, forward):
             return False
-        return self._is_intact(forward, 0) and self._is_intact(backward, 1)
-
-    def _is_intact(self, node: Node, which: int) -> bool:
-        apart = node.unaliased_in_all_paths.count(True)
-        return node.graph is not None and bool(node.cached_tensor_outputs) and apart == self._num_apart[which]
+        return is_intact(forward, self._num_apart[0]) and is_intact(backward, self._num_apart[1])
 
     def replay_forward(self, args: Sequence[Tensor]) -> tuple[Pass, tuple[Tensor, ...]]:
         node = self.facts.forward
@@ -188,7 +184,8 @@ class Plan:
                 "requires retain_graph=False and create_graph=False (torch._functorch.config.donated_buffer)."
             )
         facts = self.facts
-        if keeps or graph_trees.replayed(facts.device) is not facts.forward or not self._is_intact(facts.backward, 1):
+        is_next = graph_trees.replayed(facts.device) is facts.forward
+        if keeps or not is_next or not is_intact(facts.backward, self._num_apart[1]):
             given = one.find(facts.given, [*map(_with_strides, tangents, facts.strides)], facts.constants)
             if not keeps:
                 one.end()  # as the trees look at what is alive
@@ -279,6 +276,12 @@ class _Context(Protocol):
 
 # Function.apply looks at each argument for wrappers of functorch that are dead; where functorch is, steps are others.
 _apply = super(torch.autograd.Function, _Step).apply
+
+
+def is_intact(node: Node, num_apart: int) -> bool:
+    """Whether a recording has all that it had. num_apart: its outputs in memory of their own."""
+    apart = node.unaliased_in_all_paths.count(True)
+    return node.graph is not None and bool(node.cached_tensor_outputs) and apart == num_apart
 
 
 def pick(numbers: Sequence[int]) -> Pick:

@@ -12,10 +12,10 @@ from genesis.fusion import Fusion
 from genesis.torch import bridge
 from genesis.torch.activations import of_layer
 from genesis.torch.entries import BY_PYTORCH, TRAINED_BY_PYTORCH, ConvEntry, ModelEntry, PoolEntry
-from genesis.torch.entry import entry_of
 from genesis.torch.norm_entries import NormCallEntry, NormEntry
 from genesis.torch.pending_scales import LAYER_SCALE
 from genesis.torch.reasons import LEFT_IN_INFERENCE, NOTHING_FOLLOWS
+from genesis.torch.setting_aside import entry_of
 
 _OTHER_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, _BatchNorm)
 

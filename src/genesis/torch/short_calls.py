@@ -19,7 +19,7 @@ from genesis.settings import settings
 from genesis.torch import graph_trees, native_steps
 from genesis.torch.activations import Function
 from genesis.torch.graph_trees import Node
-from genesis.torch.replaying import Inputs, Output, pick, pick_outputs
+from genesis.torch.replaying import Inputs, Output, is_intact, pick, pick_outputs
 from genesis.torch.step_plans import TRIES, Half, Look, Metadata, device_of, is_ordinary, look_of, outputs_of, replayed
 
 
@@ -47,7 +47,7 @@ class Plan:
         self._device, self._node = facts.device, facts.node
         self._manager = graph_trees.manager(facts.device)
         self._inputs = Inputs(facts.node, facts.inputs)
-        self._results, self._changed = pick_outputs(facts.results), pick(facts.changed) if facts.changed else None
+        self._results, self._changed = pick_outputs(facts.results), pick(facts.changed)
         self._num_apart = facts.node.unaliased_in_all_paths.count(True)
         self.is_outdated = False
 
@@ -58,8 +58,7 @@ class Plan:
         if not self._inputs.lie(args):
             self.is_outdated = True
             return None
-        if self._changed is not None:
-            torch.autograd.graph.increment_version(self._changed(args))
+        torch.autograd.graph.increment_version(self._changed(args))
         self._inputs.copy(args)
         node, manager = self._node, self._manager
         assert manager is not None
@@ -74,9 +73,7 @@ class Plan:
         return (
             manager is not None
             and manager is graph_trees.manager(self._device)
-            and node.graph is not None
-            and bool(node.cached_tensor_outputs)
-            and node.unaliased_in_all_paths.count(True) == self._num_apart
+            and is_intact(node, self._num_apart)
             and graph_trees.begins(self._device, node)
         )
 

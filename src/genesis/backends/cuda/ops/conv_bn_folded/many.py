@@ -6,21 +6,20 @@ With one image, a network's convolutions are as short as the launches that fold 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
+from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.dtypes import DType
 
 _SOURCE = Path(__file__).with_name("many.cu")
 _HEADERS = Path(__file__).parents[1] / "conv" / "candidates"
 _NAME = "fold_batch_norms"
-TYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)  # in the order of GIVEN and MADE
-_LEAST_CAPABILITY = 80  # converts float32 to bfloat16
+TYPES = programs.DTYPES  # in the order of GIVEN and MADE
+is_available = programs.is_available
 _MOST, _MOST_FILTERS, _THREADS = 36, 64, 256  # as in the source
 _ELEMENTS = 4096  # of a program
 _LAYER = struct.Struct("<8Q11if")
@@ -66,16 +65,6 @@ class Layer(NamedTuple):
         )  # fmt: skip
 
 
-def is_available(device: int) -> bool:
-    """Is it a GPU that the kernel is for, and NVRTC there?"""
-    here = driver.get()
-    return (
-        here.name == "cuda"
-        and here.properties(device).compute_capability >= _LEAST_CAPABILITY
-        and importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    )
-
-
 def fold(device: int, stream: int, layers: Sequence[Layer], given: DType, made: DType) -> None:
     """Fold the norms of these layers: given, made: types of what is read and written, of TYPES."""
     from genesis.backends.cuda.driver.table_kernel import TableKernel
@@ -100,6 +89,6 @@ def cubin(given: DType, made: DType, capability: int) -> bytes:
     """The compiled kernel; from the cache on disk if it is there."""
     from genesis.backends.cuda.nvrtc.program import Program
 
-    options = (f"-DGIVEN={TYPES.index(given)}", f"-DMADE={TYPES.index(made)}")
+    options = programs.options({"GIVEN": TYPES.index(given), "MADE": TYPES.index(made)})
     program = Program(_NAME, _SOURCE.read_text(), _SOURCE.name, _SOURCE.parent, options, (_HEADERS,))
     return program.compiled(f"sm_{capability}", (_NAME,)).cubin

@@ -75,7 +75,13 @@ LAYERS = {  # from the bottom up
 
 PRIVATE = {  # modules that only their owners import; the others go through the owner's package
     "genesis.backends.cpu": ("genesis.backends.cpu", "genesis.torch"),
-    "genesis.backends.cuda": ("genesis.backends.cuda", "genesis.cuda", "genesis.distributed.nccl", "genesis.torch"),
+    "genesis.backends.cuda": (
+        "genesis.backends.cuda",
+        "genesis.cuda",
+        "genesis.distributed.nccl",
+        "genesis.distributed.copy_engines",
+        "genesis.torch",
+    ),
     "genesis.backends.tools": ("genesis.backends",),
     "torch": (
         "genesis.backends.cpu",

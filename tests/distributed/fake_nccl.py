@@ -17,8 +17,9 @@ import torch
 from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver.simulated import SimulatedDriver
+from genesis.backends.cuda.runtime import memory
 from genesis.backends.cuda.runtime.array import DeviceArray
-from genesis.distributed import faults, group, nccl
+from genesis.distributed import copy_engines, faults, group, nccl
 from genesis.distributed.transport import Call
 from genesis.settings import override
 
@@ -38,6 +39,37 @@ class UniqueId:
         return UniqueId()
 
 
+class WindowFlag(enum.IntEnum):
+    COLL_SYMMETRIC = 1
+
+
+class Window:
+    """A stretch of memory that the ranks have registered."""
+
+    def __init__(self, communicator: Communicator, pointer: int, num_bytes: int) -> None:
+        self._communicator, self.pointer, self.num_bytes = communicator, pointer, num_bytes
+
+    def close(self) -> None:
+        self._communicator.windows.remove(self)
+
+
+class Buffer:
+    """Memory of NCCL's own allocator; a test may let an allocation fail."""
+
+    num_present, fails = 0, False
+
+    def __init__(self, num_bytes: int, device: int) -> None:
+        if Buffer.fails:
+            raise RuntimeError("ncclUnhandledCudaError")
+        self._storage = memory.allocate_own(num_bytes, device, 0)
+        self.handle = self._storage.pointer
+        Buffer.num_present += 1
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            Buffer.num_present -= 1
+
+
 class Communicator:
     """Counts what it has made; ends as NCCL does, not before the graphs that hold its calls."""
 
@@ -46,9 +78,11 @@ class Communicator:
     def __init__(self, gloo: Any, size: int, rank: int) -> None:
         self._gloo, self.size, self.rank = gloo, size, rank
         self.num_made, self.error, self.ended = 0, 0, ""
+        self.windows: list[Window] = []
+        self.num_copied = 0  # calls that copy engines make
 
     @classmethod
-    def init(cls, size: int, rank: int, shared: UniqueId) -> Communicator:
+    def init(cls, size: int, rank: int, shared: UniqueId, config: object = None) -> Communicator:
         import torch.distributed as theirs
 
         from genesis.distributed.group import require
@@ -76,6 +110,24 @@ class Communicator:
             self.num_made += 1
 
         self._submit(stream, run)
+
+    def alltoall(self, sent: DeviceArray, received: DeviceArray, *, stream: int) -> None:
+        def run() -> None:
+            self._gloo.alltoall_base(_shown(received), _shown(sent), [], []).wait()
+            self.num_copied += 1
+
+        assert self._is_registered(sent)
+        assert self._is_registered(received)
+        self._submit(stream, run)
+
+    def register_window(self, array: DeviceArray, flags: int) -> Window:
+        assert flags == WindowFlag.COLL_SYMMETRIC
+        self.windows.append(Window(self, array.data_pointer, array.size))
+        return self.windows[-1]
+
+    def _is_registered(self, array: DeviceArray) -> bool:
+        first, num_bytes = array.data_pointer, array.size * array.dtype.itemsize
+        return any(0 <= first - each.pointer <= each.num_bytes - num_bytes for each in self.windows)
 
     def broadcast(self, sent: DeviceArray, received: DeviceArray, root: int, *, stream: int) -> None:
         def run() -> None:
@@ -114,10 +166,14 @@ def _shown(array: DeviceArray) -> torch.Tensor:
 @contextmanager
 def installed() -> Iterator[group.ProcessGroup]:
     """Inside, the group has the transport of NCCL for the simulated device."""
+    version = types.SimpleNamespace(libnccl=types.SimpleNamespace(version=types.SimpleNamespace(release=(2, 28, 9))))
     core = types.SimpleNamespace(
-        Communicator=Communicator, UniqueId=UniqueId, get_unique_id=UniqueId, get_error_string=str, **RedOp.__members__
-    )
+        Communicator=Communicator, UniqueId=UniqueId, get_unique_id=UniqueId, get_error_string=str, mem_alloc=Buffer,
+        mem_free=lambda buffer: None, WindowFlag=WindowFlag, CTAPolicy=types.SimpleNamespace(ZERO=2),
+        NCCLConfig=lambda cta_policy: cta_policy, get_version=lambda: version, **RedOp.__members__,
+    )  # fmt: skip
     before, nccl.require_package = nccl.require_package, lambda: core
+    copy_engines._SLOWEST, copy_engines._TRIAL = math.inf, 64  # the simulated device's times say nothing
     present = group.require("fake")
     with override(cuda="simulated"):
         try:

@@ -49,3 +49,29 @@ def test_ranks_that_wait_in_different_calls_raise_long_before_the_timeout(two_ra
 @pytest.mark.parametrize("kind", ["late", "capture"])
 def test_a_rank_that_is_late_is_waited_for(two_ranks: Ranks, kind: str) -> None:
     assert [said for _, said in two_ranks.run("captured.apart", kind=kind)] == ["None", "None"]
+
+
+TRIAL = 1 + 3 * 5  # calls of copy engines in the trial
+
+
+@pytest.mark.parametrize(
+    ("how", "num_steps"),
+    [("compiled", 7), ("late", 5), ("eager", 0), ("no memory", 0)],
+)
+def test_buckets_that_copy_engines_reduce(two_ranks: Ranks, how: str, num_steps: int) -> None:
+    """In recorded steps: all buckets but the last, from the second step on, whose gradients' order is known."""
+    for copied, buckets, replays in two_ranks.run("windows.training", how=how):
+        assert copied == (num_steps and TRIAL) + (buckets - 1) * num_steps
+        assert (replays > 0) == (how != "eager")
+
+
+def test_windows_are_given_back(two_ranks: Ranks) -> None:
+    two_ranks.run("windows.memory")
+    for numbers in two_ranks.run("windows.growing"):
+        assert numbers[1] == numbers[2] == numbers[3], numbers
+
+
+def test_a_device_that_waits_for_ever_ends_its_process(two_ranks: Ranks) -> None:
+    for said, ended in two_ranks.run("windows.stuck"):
+        assert said == "DistributedError: rank 7 no longer runs; the device waits for it: this process ends\n"
+        assert ended == [1]

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,70 @@ for arguments in (
     with genesis.settings.override(deterministic=True):
         assert compiled.train(rank, size, device="cuda", steps=8, **arguments) >= 4, arguments
 programs.fused_norms(rank, size, "silu", device="cuda")
+"""
+COPIES = """
+from genesis import nn
+from genesis.nn.parallel import reducer
+from tests.distributed import compiled
+
+transport = dist.group.require("test")._nccl
+for name in ("float64", "float32", "float16", "bfloat16"):
+    dtype = getattr(genesis, name)
+    array = transport.memory(5_000_000, dtype)
+    assert transport._copies.has(array)
+    genesis.manual_seed(3)
+    each = [genesis.randn(array.numel).to(dtype) for _ in range(size)]
+    expected = sum((x.double() for x in each), genesis.zeros(array.numel, dtype=genesis.float64)) / size
+    tensor = genesis.Tensor(array)
+    graph = genesis.cuda.Graph()
+    for how in ("call", "call", "graph", "graph"):
+        tensor.copy_(each[rank].to("cuda"))
+        call = dist.group.require("test").call("mean", "", checked=False)
+        if how == "call":
+            transport.all_reduce(call, array, dist.ReduceOp.AVG).wait()
+        else:
+            if not hasattr(graph, "made"):
+                with genesis.cuda.graph(graph):
+                    transport.all_reduce(call, array, dist.ReduceOp.AVG).wait()
+                graph.made = True
+            graph.replay()
+        assert (tensor.cpu().double() - expected.to(dtype).double()).abs().max().item() <= 1e-15, (name, how)
+    del array, tensor, graph
+reducer._LONG = 0
+models = []
+make = nn.parallel.DistributedDataParallel
+def kept(*arguments, **options):
+    models.append(make(*arguments, **options))
+    return models[-1]
+compiled.DistributedDataParallel = kept
+for arguments in ({}, {"optimizer": "AdamW"}, {"network": "convolutional", "norm": "synchronized"}):
+    models.clear()
+    assert compiled.train(rank, size, device="cuda", steps=8, **arguments) >= 4, arguments
+    assert any(transport._copies.has(bucket.flat) for bucket in models[0]._reducer.buckets), arguments
+"""
+COPIES_END = """
+transport = dist.group.require("test")._nccl
+array = transport.memory(5_000_000, genesis.float32)
+def mean():
+    call = dist.group.require("test").call("mean", "", checked=False)
+    transport.all_reduce(call, array, dist.ReduceOp.AVG).wait()
+mean()
+graph = genesis.cuda.Graph()
+with genesis.cuda.graph(graph):
+    mean()
+graph.replay()
+genesis.cuda.synchronize()
+print("begins", time.time(), flush=True)
+if rank == 1:
+    if sys.argv[1] == "raises":
+        raise RuntimeError("no more data")
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "replay":
+    graph.replay()
+else:
+    mean()
+genesis.cuda.synchronize()
+print("not reached")
 """
 KILLED = """
 x = genesis.ones(1 << 20, device="cuda")
@@ -238,8 +303,8 @@ def run(folder: Path, text: str, *arguments: str) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize(
     "text",
-    [COLLECTIVES, TRAINING, GRAPHS, COMPILED, IN_TURN],
-    ids=["collectives", "training", "graphs", "compiled", "in turn"],
+    [COLLECTIVES, TRAINING, GRAPHS, COMPILED, COPIES, IN_TURN],
+    ids=["collectives", "training", "graphs", "compiled", "copies", "in turn"],
 )
 def test_two_gpus(tmp_path: Path, text: str) -> None:
     for rank, (status, said) in enumerate(run(tmp_path, BEGIN + text + END)):
@@ -261,6 +326,21 @@ def test_a_killed_rank(tmp_path: Path, where: str) -> None:
     assert killed == -signal.SIGKILL
     assert status == 0, said
     assert "rank 0 has seen it" in said
+
+
+@pytest.mark.parametrize("how", ["call", "replay", "raises"])
+def test_copies_that_wait_for_a_rank_that_is_gone(tmp_path: Path, how: str) -> None:
+    """The device never ends them, so the process does, and says why."""
+    start = time.time()
+    (status, said), _ = run(tmp_path, BEGIN + COPIES_END, how)
+    assert status == 1, said
+    assert "DistributedError: " in said
+    assert "rank 1 (process" in said
+    assert ("has ended: RuntimeError: no more data" if how == "raises" else "no longer runs") in said
+    assert "not reached" not in said
+    begin = float(said.partition("begins ")[2].split()[0])
+    assert start < begin
+    assert time.time() - begin < 12, said
 
 
 @pytest.mark.parametrize("what", ["calls", "shapes", "replay", "host"])

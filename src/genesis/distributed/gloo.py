@@ -26,6 +26,7 @@ from genesis import dtypes
 from genesis.distributed import faults
 from genesis.distributed.faults import NUM_KEPT, Peers, described
 from genesis.distributed.transport import Call, ReduceOp
+from genesis.dtypes import DType
 from genesis.errors import DistributedError
 from genesis.ndarray import CPU, NDArray
 
@@ -128,6 +129,8 @@ class Gloo:
         timeout: seconds that a call may take.
     """
 
+    has_memory = False
+
     def __init__(self, store: torch.distributed.Store, peers: Peers, timeout: float) -> None:
         from torch import distributed
 
@@ -150,6 +153,9 @@ class Gloo:
         self._thread.start()
 
     # --- the calls ----------------------------------------------------------------------------------------------------
+
+    def memory(self, num_elements: int, dtype: DType) -> None:
+        return None
 
     def all_reduce(self, call: Call, array: NDArray, op: ReduceOp) -> HostWork | DirectWork:
         host = _Host(array)

@@ -15,6 +15,8 @@ import base64
 import collections
 import functools
 import itertools
+import os
+import sys
 import threading
 import time
 import weakref
@@ -24,10 +26,12 @@ from typing import TYPE_CHECKING
 
 from genesis import dtypes
 from genesis.backends.cuda.runtime import streams
-from genesis.distributed import faults
+from genesis.distributed import copy_engines, faults
+from genesis.distributed.copy_engines import CopyEngines
 from genesis.distributed.faults import Peers
 from genesis.distributed.transport import Call, ReduceOp
 from genesis.distribution import install_command
+from genesis.dtypes import DType
 from genesis.errors import DeviceError, DistributedError, DTypeError, describe
 from genesis.ndarray import Device, NDArray
 from genesis.ndarray.capturing import GraphCapture, capture_of
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 _EVERY = 0.5  # seconds between two looks at the calls on their way
 _SOON = 0.001  # seconds between two looks at what is about to end
+_PATIENCE = 3.0  # seconds in which a program may see the error before its process ends, as the device does not
 _WITHOUT = (dtypes.int16, dtypes.bool_)  # what NCCL does not have
 _OPS = {"sum": "SUM", "avg": "AVG", "product": "PROD", "min": "MIN", "max": "MAX"}
 _FINE = (0, 7)  # ncclSuccess, ncclInProgress
@@ -82,7 +87,11 @@ class Nccl:
         NDArray.full((1,), 0, dtypes.uint8, self.device)  # makes the device's context current, which NCCL takes
         own = base64.b64encode(core.get_unique_id().as_bytes).decode() if peers.rank == 0 else ""
         shared = core.UniqueId.from_bytes(base64.b64decode(group.share(own)))
-        self._communicator: Communicator = core.Communicator.init(peers.size, peers.rank, shared)
+        config = copy_engines.config(core, [peer.host for peer in peers.all])
+        self._communicator: Communicator = core.Communicator.init(peers.size, peers.rank, shared, config)
+        self._copies: CopyEngines | None = None
+        if config is not None:
+            self._copies = CopyEngines(core, self._communicator, self.device, peers.rank, peers.size, self._alike)
         self._stream = streams.Stream(self.device.index, priority=-1)
         self.failed: DistributedError | None = None
         self._on_their_way: collections.deque[StreamWork] = collections.deque()
@@ -94,11 +103,29 @@ class Nccl:
         self._watch.start()
         self._connect()
 
+    @property
+    def has_memory(self) -> bool:
+        return self._copies is not None
+
+    def memory(self, num_elements: int, dtype: DType) -> NDArray | None:
+        return None if self._copies is None else self._copies.empty(num_elements, dtype, self._stream)
+
     def all_reduce(self, call: Call, array: NDArray, op: ReduceOp) -> StreamWork:
+        copies = self._copies if op is ReduceOp.AVG else None
+
         def launch(stream: int) -> None:
-            self._communicator.allreduce(array.handle, array.handle, self._op(op), stream=stream)
+            if copies is not None and copies.has(array):
+                copies.mean(array, stream)
+            else:
+                self._communicator.allreduce(array.handle, array.handle, self._op(op), stream=stream)
 
         return self._start(call, [array], launch)
+
+    def _alike(self, values: Sequence[bool]) -> list[bool]:
+        """Whether all ranks say so."""
+        call = self._group.call("DistributedDataParallel", "memory", checked=False)
+        every = self._group.gather_bytes(call, bytes(values))
+        return [all(each) for each in zip(*every, strict=True)]
 
     def all_gather(self, call: Call, outputs: Sequence[NDArray], array: NDArray) -> StreamWork:
         joined = NDArray.empty((len(outputs), *array.shape), array.dtype, array.device)
@@ -138,10 +165,15 @@ class Nccl:
         self._watch.join(2 * _EVERY)
         for capture in list(self._captures.keys()):
             capture.forget()
-        if self.failed is None and is_done and patience is None:
-            self._communicator.destroy()
+        if self.failed is None and is_done:
+            if self._copies is not None:
+                self._copies.close()
+            if patience is None:
+                self._communicator.destroy()
+            else:
+                self._communicator.abort()
         elif self.failed is None:
-            self._communicator.abort()
+            self._start_abort().join(_PATIENCE)
 
     def settle(self) -> None:
         """Wait until the device has made all calls. Raises: DistributedError: one has failed."""
@@ -226,8 +258,32 @@ class Nccl:
             problem = self._problem(oldest)
             if problem is not None:
                 self.failed = self._peers.failure(oldest.call, problem, self._timeout, self._last_calls())
-                self._communicator.abort()
+                self._abort(oldest)
                 return
+
+    def _abort(self, oldest: StreamWork) -> None:
+        """End the calls on their way; if the device does not come to rest by that, this process.
+
+        Copy engines wait for the copies of a rank that is gone, and nothing stops them: all that waits for the device,
+        such as a synchronization, would do so for ever.
+        """
+        if self._copies is None or not self._copies.are_used:
+            self._communicator.abort()
+            return
+        self._start_abort()
+        end = time.monotonic() + _PATIENCE
+        while not oldest.event.query():
+            if time.monotonic() > end:
+                print(f"DistributedError: {self.failed}; the device waits for it: this process ends", file=sys.stderr)
+                sys.stderr.flush()
+                os._exit(1)
+            time.sleep(_SOON)
+
+    def _start_abort(self) -> threading.Thread:
+        """Abort the communicator in a thread, which waits for the device."""
+        thread = threading.Thread(target=self._communicator.abort, name="genesis.distributed.abort", daemon=True)
+        thread.start()
+        return thread
 
     def _problem(self, oldest: StreamWork) -> Exception | None:
         state = int(self._communicator.get_async_error())

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from genesis.dtypes import DType
 from genesis.ndarray import NDArray
 
 
@@ -73,6 +74,16 @@ class Work(Protocol):
 
 class Transport(Protocol):
     """Starts collectives, in the order of the calls. Arrays are row-major, and have elements."""
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether memory() may give some."""
+
+    def memory(self, num_elements: int, dtype: DType) -> NDArray | None:
+        """A flat array of zeros, of so many elements or some more, whose means take nothing from kernels beside them.
+
+        For arrays that are averaged often, such as buckets of gradients. All ranks ask alike; None: there is none.
+        """
 
     def all_reduce(self, call: Call, array: NDArray, op: ReduceOp) -> Work:
         """In place."""

@@ -7,7 +7,7 @@ flags are averaged with the gradients, so that each rank knows, without a call m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from genesis.distributed.group import ProcessGroup
@@ -30,8 +30,19 @@ class Place(NamedTuple):
     strides: Shape
 
 
+NewMemory = Callable[[int, NDArray], NDArray]
+
+
+def plain(num_elements: int, like: NDArray) -> NDArray:
+    """Flat zeros of the dtype and on the device of another array."""
+    return NDArray.full((num_elements,), 0, like.dtype, like.device)
+
+
 class Bucket:
     """A flat array of the gradients of some parameters.
+
+    Args:
+        new: makes the array, or a longer one, of an array's dtype and device.
 
     Attributes:
         numbers: of the parameters.
@@ -39,7 +50,7 @@ class Bucket:
         num_missing: gradients that have yet to come in this backward pass.
     """
 
-    def __init__(self, places: Sequence[Place], parameters: Sequence[Parameter]) -> None:
+    def __init__(self, places: Sequence[Place], parameters: Sequence[Parameter], new: NewMemory) -> None:
         first = parameters[places[0].parameter].array
         step = max(1, _ALIGNMENT // first.dtype.itemsize)
         starts, end = [], 0
@@ -47,7 +58,7 @@ class Bucket:
             starts.append(end)
             end += math.ceil(parameters[place.parameter].array.numel / step) * step
         self.numbers = [place.parameter for place in places]
-        self.flat = NDArray.full((end + len(places),), 0, first.dtype, first.device)
+        self.flat = new(end + len(places), first)
         self._flags = self.flat.narrow(0, end, len(places))
         self.views = [
             self.flat.view(parameters[place.parameter].array.shape, place.strides, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -15,11 +16,12 @@ from genesis.dtypes import DType
 from genesis.errors import DistributedError, GraphError
 from genesis.ndarray import NDArray
 from genesis.ndarray.capturing import capture_of, outside
-from genesis.nn.parallel.buckets import Bucket, Place, plan
+from genesis.nn.parallel.buckets import Bucket, Place, plain, plan
 from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
 _NUM_SHOWN = 10  # names in one message
+_LONG = 4 << 20  # bytes of a bucket: of shorter ones, copies would take as long as of this
 
 
 class Arrival(RepeatableHook):
@@ -65,6 +67,7 @@ class Reducer:
         self._waits = waits
         self.group, self._most_bytes, self._find_unused, self._dtype = group, most_bytes, find_unused, dtype
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
+        self._device = self.parameters[0].array.device
         self.is_on = True
         self.beside: list[NDArray] = []
         self._backward: object = None  # the pass that the buckets are at
@@ -72,6 +75,8 @@ class Reducer:
         self._arrived: list[int] = []  # in this backward pass, in their order
         self._order: list[int] | None = None  # of the first pass, until the buckets are in that order
         self._is_first = not order
+        self._is_recorded = state.watcher is not None  # a step that ran this
+        self._has_asked = False  # for the transport's memory
         self._hooks: list[HookHandle] = [
             parameter.register_post_accumulate_grad_hook(Arrival(self, number))
             for number, parameter in enumerate(self.parameters)
@@ -84,10 +89,16 @@ class Reducer:
             hook.remove()
 
     def reorder(self) -> None:
-        """After the first backward pass, once: put the buckets in the order of rank 0's gradients."""
-        if self._order is not None:
-            order, self._order = self._whole(self._order), None
-            with outside(self.parameters[0].array.device):  # buckets outlive a graph that is being captured
+        """Before a pass: fill the buckets anew, in the order of rank 0's gradients, once the first pass has shown it.
+
+        And once it is known that steps are recorded: see _memory().
+        """
+        self._is_recorded = self._is_recorded or state.watcher is not None
+        is_late = self._is_recorded and not self._has_asked and self.group.transport(self._device).has_memory
+        if self._order is not None or (is_late and not self._is_first):
+            order, self._order = self.order, None
+            unheard = contextlib.nullcontext() if state.watcher is None else state.watcher.paused()
+            with outside(self._device), unheard:  # buckets outlive a graph that is being captured, and a recording
                 self._fill(order)
 
     @property
@@ -104,15 +115,32 @@ class Reducer:
 
     def _fill(self, order: list[int]) -> None:
         self._filled = order
-        shared = self.group.share(json.dumps(plan(self.parameters, order, self._most_bytes)))
-        places: list[list[tuple[int, list[int]]]] = json.loads(shared)
+        asks = self._is_recorded and not self._is_first
+        shared = self.group.share(json.dumps([asks, plan(self.parameters, order, self._most_bytes)]))
+        places: list[list[tuple[int, list[int]]]]
+        self._has_asked, places = json.loads(shared)
         buckets = [[Place(number, tuple(strides)) for number, strides in bucket] for bucket in places]
-        self.buckets = [Bucket(bucket, self.parameters) for bucket in buckets]
+        self.buckets = [
+            Bucket(bucket, self.parameters, plain if index == len(buckets) - 1 else self._memory)
+            for index, bucket in enumerate(buckets)
+        ]
         self._place = {
             number: (index, position)
             for index, bucket in enumerate(self.buckets)
             for position, number in enumerate(bucket.numbers)
         }
+
+    def _memory(self, num_elements: int, like: NDArray) -> NDArray:
+        """The array of a bucket whose reduction backward hides.
+
+        In a recorded step a long one lies in memory of the transport's own. An eager step would wait for the host,
+        which such calls cost more.
+        """
+        if self._has_asked and self._dtype is None and num_elements * like.dtype.itemsize >= _LONG:
+            array = self.group.transport(like.device).memory(num_elements, like.dtype)
+            if array is not None:
+                return array
+        return plain(num_elements, like)
 
     # --- for a recording of a step: genesis.compile -------------------------------------------------------------------
 
@@ -192,7 +220,7 @@ class Reducer:
     def _open(self) -> None:
         """A pass begins: until _close(), it may fail, which recover() then sees. A capture sends nothing."""
         self._next = 0
-        self._backward = self if capture_of(self.parameters[0].array.device) is None else None
+        self._backward = self if capture_of(self._device) is None else None
         for bucket in self.buckets:
             bucket.begin()
 

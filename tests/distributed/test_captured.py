@@ -56,7 +56,7 @@ TRIAL = 1 + 3 * 5  # calls of copy engines in the trial
 
 @pytest.mark.parametrize(
     ("how", "num_steps"),
-    [("compiled", 7), ("late", 5), ("eager", 0), ("no memory", 0)],
+    [("compiled", 7), ("late", 5), ("eager", 0), ("no memory", 0), ("no windows", 0)],
 )
 def test_buckets_that_copy_engines_reduce(two_ranks: Ranks, how: str, num_steps: int) -> None:
     """In recorded steps: all buckets but the last, from the second step on, whose gradients' order is known."""

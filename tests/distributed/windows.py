@@ -16,7 +16,7 @@ from genesis import nn
 from genesis.distributed import nccl
 from genesis.nn.parallel import DistributedDataParallel, reducer
 from tests.distributed import captured, fake_nccl, programs
-from tests.distributed.fake_nccl import Buffer, Communicator
+from tests.distributed.fake_nccl import Buffer, Communicator, Window
 
 Step = Callable[[genesis.Tensor, genesis.Tensor], genesis.Tensor]
 
@@ -25,11 +25,12 @@ def training(rank: int, size: int, how: str) -> tuple[int, int, int]:
     """As with NCCL's kernels, bit for bit on two ranks. Returns: calls of copy engines, buckets, and replays.
 
     Args:
-        how: "compiled"; "late", after eager steps; "eager"; "no memory".
+        how: "compiled"; "late", after eager steps; "eager"; "no memory"; "no windows".
     """
     with fake_nccl.installed(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(reducer, "_LONG", 0)
         patch.setattr(Buffer, "fails", how == "no memory" and rank == 1)
+        patch.setattr(Window, "is_valid", how != "no windows" or rank == 1)
         (ours, step), (theirs, other_step) = _training(), _training()
         compiled = genesis.compile(step)
         for number in range(8):

@@ -164,6 +164,10 @@ class CopyEngines:
         array = NDArray(DeviceArray(storage, (num_bytes,), (1,), 0, dtypes.uint8), self._device)
         array.copy_into(0)
         handle = self._communicator.register_window(array.handle, self._core.WindowFlag.COLL_SYMMETRIC)
+        if not all(self._alike([handle.is_valid])):  # some GPU does not reach another's memory
+            handle.close()
+            held.buffer = buffer  # which goes with the array
+            return None
         self._windows.append(_Window(weakref.ref(held), buffer, handle))
         return array
 

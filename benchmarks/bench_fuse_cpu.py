@@ -1,4 +1,4 @@
-"""PyTorch models on the CPU in PyTorch's own loop: eager, and after genesis.torch.fuse.
+"""PyTorch models on the CPU in PyTorch's own loop: eager, and after genesis.torch.fuse; or compiled by either.
 
 Inference (eval, no_grad; and under inference_mode) and training (a step of SGD with momentum), the model as it stands
 (contiguous) and in channels_last. Genesis passes when no fused model takes longer than the eager one in the same order.
@@ -6,6 +6,7 @@ fuse() times its first calls and chooses; what is measured are calls after that.
 
     python benchmarks/bench_fuse_cpu.py [resnet18] [unet] … [--batch 1 4] [--threads 1 2] [--only inference]
     python benchmarks/bench_fuse_cpu.py mixnet_s swiftformer_xs         any other network of torchvision or timm
+    python benchmarks/bench_fuse_cpu.py --way compile                   torch.compile and genesis.torch.compile
 
 The networks need their package installed. What is left out keeps the result of an earlier run, with its date.
 """
@@ -36,6 +37,11 @@ NETWORKS = (
     "dpn68", "mixnet_s", "ghostnet_100",
 )  # fmt: skip
 _CHOOSING = 24  # calls
+Way = Callable[[torch.nn.Module], torch.nn.Module]
+WAYS: dict[str, tuple[Way, Way]] = {  # PyTorch's, and ours
+    "fuse": (lambda model: model, genesis.torch.fuse),
+    "compile": (torch.compile, genesis.torch.compile),  # type: ignore[dict-item]
+}
 Step = Callable[[torch.nn.Module, torch.Tensor], Side]
 
 
@@ -46,9 +52,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--name", default="bench_fuse_cpu", help="of the files; another one for another processor")
+    parser.add_argument("--way", choices=WAYS, default="fuse")
+    parser.add_argument("--name", help="of the files; another one for another processor")
     arguments = parser.parse_args()
-    comparison = Comparison(arguments.name)
+    comparison = Comparison(arguments.name or f"bench_{arguments.way}_cpu")
     kinds: list[tuple[str, Step]] = [
         ("inference", functools.partial(inference, torch.no_grad)),
         ("inference_mode", functools.partial(inference, torch.inference_mode)),
@@ -60,9 +67,11 @@ def main() -> None:
             if arguments.only in (None, kind):
                 model, input = create(name, batch)
                 case = f"{name} {'×'.join(map(str, input.shape))} {kind}, {threads} threads"
-                comparison.measure(case, sides(model, input, step), arguments.rounds, warmup=_CHOOSING)
+                comparison.measure(
+                    case, sides(model, input, step, *WAYS[arguments.way]), arguments.rounds, warmup=_CHOOSING
+                )
     comparison.keep_others()
-    report(comparison)
+    report(comparison, {"fuse": "eager", "compile": "compiled"}[arguments.way])
     comparison.finish()
 
 
@@ -76,14 +85,14 @@ def create(name: str, batch: int) -> tuple[torch.nn.Module, torch.Tensor]:
     return model, torch.randn(batch, 3, 224, 224)
 
 
-def sides(model: torch.nn.Module, input: torch.Tensor, step: Step) -> dict[str, Side]:
+def sides(model: torch.nn.Module, input: torch.Tensor, step: Step, theirs: Way, ours: Way) -> dict[str, Side]:
     last = copy.deepcopy(model).to(memory_format=torch.channels_last)
     input_last = input.contiguous(memory_format=torch.channels_last)
     return {
-        EAGER: step(copy.deepcopy(last), input_last),
-        CONTIGUOUS: step(copy.deepcopy(model), input),
-        FUSED_CONTIGUOUS: step(genesis.torch.fuse(model), input),
-        FUSED: step(genesis.torch.fuse(last), input_last),
+        EAGER: step(theirs(copy.deepcopy(last)), input_last),
+        CONTIGUOUS: step(theirs(copy.deepcopy(model)), input),
+        FUSED_CONTIGUOUS: step(ours(model), input),
+        FUSED: step(ours(last), input_last),
     }
 
 
@@ -106,8 +115,12 @@ def training(model: torch.nn.Module, input: torch.Tensor) -> Side:
     return training_step(model, input, lr=1e-4)
 
 
-def report(comparison: Comparison) -> None:
-    """Add how many times faster the fused models are than the eager ones in the same order, by the least times."""
+def report(comparison: Comparison, how: str = "eager") -> None:
+    """Add how many times faster our models are than PyTorch's in the same order, by the least times.
+
+    Args:
+        how: PyTorch's models run.
+    """
     speeds: dict[tuple[str, str], list[float]] = {}
     lines = [
         "| network | batch | kind | threads | channels_last | contiguous |",
@@ -124,7 +137,7 @@ def report(comparison: Comparison) -> None:
         lines.append(f"| {name} | {shape.split('×')[0]} | {kind} | {threads} | {' | '.join(figures)} |")
     comparison.notes += [
         "",
-        "The eager model's least time, divided by the fused one's in the same order:",
+        f"The {how} model's least time, divided by ours in the same order:",
         "",
         *lines,
         "",

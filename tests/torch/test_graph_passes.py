@@ -19,6 +19,7 @@ from torch.nn import functional as F
 import genesis.torch
 from genesis.torch import capturing, graph_casts, graph_folds, graph_ops
 from genesis.torch.folds import Folds
+from genesis.torch.known_folds import KnownFold
 from genesis.torch.opaque import tell_inductor
 from tests.torch.replayed import Replayed
 
@@ -150,16 +151,22 @@ def test_inference_folds_the_norm(graphs: dict[str, Counter[str]], channels_last
 
 def test_folded_weights_are_kept_on_the_cpu(graphs: dict[str, Counter[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as what they were made of is bit for bit the same, and the weight is alive."""
-    found: list[bool] = []
+    found: list[bool] = []  # of each op: whether there was a fold
 
-    def run(self: Folds, *args: Any) -> Tensor | None:
-        y = kept(self, *args)
-        found.append(y is not None)
+    def find(self: Folds, *args: Any) -> tuple[object, object] | None:
+        fold = kept(self, *args)
+        found.append(fold is not None)
+        return fold
+
+    def run(self: KnownFold, args: Any) -> Tensor | None:
+        y = known(self, args)
+        found.extend([True] * (y is not None))  # else find() is asked
         return y
 
-    kept = Folds.run
-    monkeypatch.setattr(Folds, "run", run)
-    graph_ops._folds.clear()
+    kept, known = Folds.find, KnownFold.run
+    monkeypatch.setattr(Folds, "find", find)
+    monkeypatch.setattr(KnownFold, "run", run)
+    graph_ops._layers.clear()
     model = blocks().float().eval()
     compiled = genesis.torch.compile(copy.deepcopy(model))
     x = images().detach().float()
@@ -176,15 +183,15 @@ def test_folded_weights_are_kept_on_the_cpu(graphs: dict[str, Counter[str]], mon
 
 
 def test_folded_weights_end_with_their_weight() -> None:
-    graph_ops._folds.clear()
+    graph_ops._layers.clear()
     weight, ones, zeros = torch.randn(4, 4, 3, 3), torch.ones(4), torch.zeros(4)
     how = (None, ones, zeros, zeros, ones, None, 1e-5, [1, 1], [1, 1], [1, 1], 1, "relu")
     for _ in range(3):
         torch.ops.genesis.conv_bn_relu_inference(torch.randn(2, 4, 5, 5), weight, *how)
-    assert len(graph_ops._folds) == 1
+    assert len(graph_ops._layers) == 1
     del weight
     gc.collect()
-    assert len(graph_ops._folds) == 0
+    assert len(graph_ops._layers) == len(graph_ops._present) == 0
 
 
 @pytest.mark.parametrize(

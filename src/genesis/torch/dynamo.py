@@ -24,6 +24,7 @@ from genesis.records import Windows
 from genesis.torch import activations, bridge, pooling
 from genesis.torch.graph_batch_norms import replace_batch_norms
 from genesis.torch.graph_caches import key
+from genesis.torch.graph_choices import why_slower
 from genesis.torch.graph_convs import geometry_of, operands, put_conv_act, run_alone, runs_alone, why_not
 from genesis.torch.graph_edits import argument, tensor_of, value_of
 from genesis.torch.graph_mends import mend
@@ -126,7 +127,12 @@ def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:
     chains, left = find_chains(steps, outputs, without_norm)
     order = _Order(nodes)
     fusion = Fusion()
+    share = sum(chain.norm is not None for chain in chains) / max(1, sum(step.kind == CONV for step in steps))
     for chain in chains:
+        slower = "" if chain.norm is None else why_slower(nodes[chain.conv], _norm_options(nodes[chain.norm])[0], share)
+        if slower:
+            left.append((steps[chain.conv].name, slower))
+            continue
         generates = compiler == "inductor" and runs_alone(nodes[chain.conv])
         parts = _parts(_without_promotion(chain, nodes), nodes, generates)
         allowed = next((part for part in parts if order.allows(part)), None)

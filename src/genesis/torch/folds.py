@@ -99,6 +99,16 @@ class Folds:
         Args:
             looks: what stands for the forms of the operands, which have been checked; None: they have not.
         """
+        found = self.find(x, operands, eps, geometry, looks)
+        if found is None:
+            return None
+        y: Tensor = call("conv_prepacked", x, found[1], residual, activation)
+        return y
+
+    def find(
+        self, x: Tensor, operands: Operands, eps: float, geometry: ConvGeometry, looks: object
+    ) -> tuple[Fold, object] | None:
+        """The fold of these operands, and its packed weight for x; see run()."""
         if self._wait or x.dtype not in _DTYPES:
             self._wait = max(0, self._wait - 1)
             return None
@@ -111,8 +121,7 @@ class Folds:
         if packed is None:
             self._wait = _MAX_WAIT
             return None
-        y: Tensor = call("conv_prepacked", x, packed, residual, activation)
-        return y
+        return fold, packed
 
     def _look_at(self, operands: Operands, settings: tuple[object, ...]) -> None:
         """Keep what the operands are now; not at each call where they change from call to call."""

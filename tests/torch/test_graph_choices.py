@@ -11,6 +11,13 @@ from torch import nn
 import genesis.torch
 from genesis.torch import bridge
 
+
+@pytest.fixture(autouse=True)
+def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask as a program does: for other tests, all chains are worth it."""
+    monkeypatch.setattr(bridge, "trains", lambda x: x.is_cuda)
+
+
 LAYERS = {  # kernel, groups
     "dense": (3, 1),
     "pointwise": (1, 1),

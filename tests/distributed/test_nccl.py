@@ -87,9 +87,11 @@ programs.fused_norms(rank, size, "silu", device="cuda")
 """
 COPIES = """
 from genesis import nn
+from genesis.distributed import copy_engines
 from genesis.nn.parallel import reducer
 from tests.distributed import compiled
 
+copy_engines._SLOWEST = float("inf")  # other tests may use the GPUs
 transport = dist.group.require("test")._nccl
 for name in ("float64", "float32", "float16", "bfloat16"):
     dtype = getattr(genesis, name)
@@ -126,6 +128,9 @@ for arguments in ({}, {"optimizer": "AdamW"}, {"network": "convolutional", "norm
     assert any(transport._copies.has(bucket.flat) for bucket in models[0]._reducer.buckets), arguments
 """
 COPIES_END = """
+from genesis.distributed import copy_engines
+
+copy_engines._SLOWEST = float("inf")
 transport = dist.group.require("test")._nccl
 array = transport.memory(5_000_000, genesis.float32)
 def mean():

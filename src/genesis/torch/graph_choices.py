@@ -11,16 +11,16 @@ from genesis.torch import bridge
 from genesis.torch.graph_convs import geometry_of
 from genesis.torch.graph_edits import argument, tensor_of, value_of
 
-# An op among many others is called with Python's code gone from the processor's caches: 0.3 ms. In MixNet-S, where an
-# eighth of the convolutions has one, they took 3 of 20 ms; where half have one, a call takes 0.04 ms.
+# An op among many others is called with Python's code gone from the processor's caches, and takes several times as
+# long: so in MixNet-S, where an eighth of the convolutions has one.
 _LEAST_SHARE = 0.25
 
 
 def why_slower(conv: fx.Node, in_training: bool, share: float) -> str:
     """Say why a convolution and its norm take longer as one op; "" where they do not.
 
-    In training, 1×1, depthwise and grouped ones did (MobileNetV2 96 ms a step instead of 79, RegNetY-400MF 112 instead
-    of 82), and dense ones of more taps did not (ResNet-18 99 instead of 115).
+    In training, 1×1, depthwise and grouped ones did (MobileNetV2, RegNetY-400MF), and dense ones of more taps did not
+    (ResNet-18: bench_fuse_cpu.py --way compile).
 
     Args:
         in_training: by the batch's statistics.

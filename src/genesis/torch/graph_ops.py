@@ -49,6 +49,8 @@ def _inference_anew(args: InferenceArguments) -> Tensor:
         layer = _layers[weight] = _Layer()
         _present[id(weight)] = layer
     if layer is None or found is None:
+        if layer is not None:
+            layer.known = None  # whose weight nobody will ask for again
         norm = NormState(gamma, beta, mean, var)
         y = conv_bn_relu_inference(input, weight, bias, norm, residual, eps, geometry, activation)
         return laid_out(y, _shapes_inference(*args))

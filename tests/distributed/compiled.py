@@ -97,6 +97,8 @@ def train(
         if network == "dense" or norm == "synchronized":
             programs.assert_equal_bits(models[0])
         _assert_overlap(compiled, models[0])
+        if device == "cuda" and not how:
+            _assert_late_waits(compiled)
     return compiled.num_replays
 
 
@@ -110,11 +112,55 @@ def _assert_overlap(compiled: Any, model: DistributedDataParallel) -> None:
     assert any(later - before > 2 for before, later in itertools.pairwise(repeats)), calls
 
 
+def _assert_late_waits(compiled: Any) -> None:
+    """In a CUDA graph, most parameters are updated before the last bucket is waited for."""
+    (entry,) = [entry for entry in compiled._entries.values() if entry.is_recorded]
+    ops = " ".join(call.op for call in entry._replayable.recording.calls)
+    assert ops.removesuffix(" repeat").endswith(" update repeat update")  # rank 0 waits for its own buffers at the end
+    batches = [batch for _, batch in entry._replayable._updates]
+    assert len(batches[0].params) > len(batches[1].params)
+
+
 def train_captured(rank: int, size: int, **arguments: Any) -> tuple[int, int]:
     """The same on a stand-in for NCCL. Returns: replays, and the collectives that one of them makes."""
     with fake_nccl.installed():
         num_replays = train(rank, size, device="cuda", **arguments)
         return num_replays, fake_nccl.Communicator.latest.num_made
+
+
+def wrapped(rank: int, size: int) -> int:
+    """DistributedDataParallel around a model whose steps are captured already: the device counts AdamW's steps."""
+    with fake_nccl.installed(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        genesis.manual_seed(0)
+        models: list[Any] = [programs.dense().to("cuda", genesis.float64) for _ in range(2)]
+        models[1].load_state_dict(models[0].state_dict())
+        steppers = [programs.OPTIMIZERS["AdamW"](model.parameters()) for model in models]
+        num_replays = 0
+        for _ in range(2):
+            ours, theirs = map(_trained, models, steppers)
+            compiled = genesis.compile(ours)
+            for number in range(7):
+                given = [each.to("cuda") for each in programs.batch(number, "float64")]
+                assert compiled(*given).item() == theirs(*given).item(), number
+            num_replays = compiled.num_replays
+            if type(models[0]) is DistributedDataParallel:
+                _same(models, "wrapped")
+                _assert_late_waits(compiled)
+            else:
+                models = [DistributedDataParallel(model, bucket_cap_mb=2e-4) for model in models]
+        return num_replays
+
+
+def _trained(model: Any, stepper: Any) -> Step:
+    def step(inputs: Any, targets: Any) -> Any:
+        stepper.zero_grad()
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        stepper.step()
+        return loss.detach()
+
+    return step
 
 
 def accumulated(rank: int, size: int, device: str = "cpu") -> int:
@@ -230,15 +276,7 @@ def grown(rank: int, size: int) -> int:
     models = _sides(rank, "dense", "own", "cpu")
     steppers = [programs.OPTIMIZERS["SGD"](model.parameters()) for model in models]
 
-    def step_of(model: Any, stepper: Any) -> Step:
-        def step(inputs: Any, targets: Any) -> Any:
-            stepper.zero_grad()
-            F.mse_loss(model(inputs), targets).backward()
-            stepper.step()
-
-        return step
-
-    ours, theirs = map(step_of, models, steppers)
+    ours, theirs = map(_trained, models, steppers)
     compiled = genesis.compile(ours)
     for number in range(10):
         if number == 5:

@@ -21,6 +21,8 @@ STEPS: dict[str, dict[str, Any]] = {
     "SyncBatchNorm": {"network": "convolutional", "norm": "synchronized"},
 }
 ON_CUDA: dict[str, dict[str, Any]] = {
+    "AdamW": {"optimizer": "AdamW"},
+    "buffers": {"network": "convolutional"},
     "accumulation": {"how": "accumulate", "steps": 5},
     "scaler": {"how": "scaler", "steps": 6},
     "autocast and accumulation": {"how": "autocast accumulate", "steps": 5},
@@ -39,6 +41,10 @@ def test_a_captured_step_is_the_eager_one(two_ranks: Ranks, name: str) -> None:
     found = two_ranks.run("compiled.train_captured", **ON_CUDA[name])
     assert found[0] == found[1]
     assert found[0][0] >= 2
+
+
+def test_a_model_that_is_wrapped_after_captured_steps(two_ranks: Ranks) -> None:
+    assert min(two_ranks.run("compiled.wrapped")) >= 3
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

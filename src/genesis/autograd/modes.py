@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from genesis.amp.device_scale import Rehearsal
     from genesis.dtypes import DType
     from genesis.ndarray import NDArray
-    from genesis.optim.optimizer import Batch, Optimizer
+    from genesis.optim.batch import Batch
+    from genesis.optim.optimizer import Optimizer
     from genesis.tensor import Tensor
 
 P = ParamSpec("P")
@@ -45,9 +46,13 @@ class Watcher(Protocol):
         """Make this update of an optimizer's step."""
 
     def repeat(
-        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
-    ) -> None:
-        """Make call(arrays), which no backend hears of and which changes some of them; make it in each replay."""
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray],
+        is_wait: bool = False,
+    ) -> None:  # fmt: skip
+        """Make call(arrays), which no backend hears of and which changes some of them; make it in each replay.
+
+        is_wait: it may be made later then, just before the first call that uses memory of these arrays.
+        """
 
     def launch(
         self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
@@ -290,15 +295,18 @@ def after_backward(callback: Callable[[], None]) -> None:
     state.after_backward.append(callback)
 
 
-def repeated(call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]) -> None:
+def repeated(
+    call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray],
+    is_wait: bool = False,
+) -> None:  # fmt: skip
     """Make call(arrays), which no backend hears of and which changes those written; who records this run repeats it.
 
-    A replay makes the call in its place among the others, on arrays of its own.
+    A replay makes the call in its place among the others, on arrays of its own; is_wait: or as late as it can.
     """
     if state.watcher is None:
         call(arrays)
     else:
-        state.watcher.repeat(call, arrays, written)
+        state.watcher.repeat(call, arrays, written, is_wait)
 
 
 def unrecordable(reason: str) -> None:

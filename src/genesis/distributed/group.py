@@ -96,17 +96,18 @@ class ProcessGroup:
 
     def repeated(
         self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray],
-        written: Sequence[NDArray] | None = None,
+        written: Sequence[NDArray] | None = None, is_wait: bool = False,
     ) -> None:  # fmt: skip
         """Make collective calls on arrays of one device; a recording of this run repeats them.
 
         Args:
             written: those of the arrays that it changes; None: all.
+            is_wait: it waits for calls that were started; a replay does so when something needs the arrays.
         """
         device = arrays[0].device
         if device is not CPU and self.compares(device):
             unrecordable("communicates by gloo, on the host; in a CUDA graph, only calls of the backend 'nccl' can be")
-        modes.repeated(call, arrays, arrays if written is None else written)
+        modes.repeated(call, arrays, arrays if written is None else written, is_wait)
 
     def compares(self, device: Device) -> bool:
         """Whether the transport of this device compares the ranks' calls by itself."""

@@ -96,8 +96,9 @@ class _Refusals:
         self._recorder, self._trace = recorder, trace
 
     def repeat(
-        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
-    ) -> None:
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray],
+        is_wait: bool = False,
+    ) -> None:  # fmt: skip
         self.refuse("communicates with other processes")
         self._trace.repeat(call, arrays, written)
 

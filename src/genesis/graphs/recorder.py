@@ -15,6 +15,7 @@ from genesis.backends.contract import TRAITS
 from genesis.callsite import user_line
 from genesis.graphs.source import Recording
 from genesis.graphs.trace import untraced
+from genesis.graphs.waits import Waits
 from genesis.ndarray import NDArray, random
 from genesis.nn import Parameter
 from genesis.recording import Call, Kind, Value, values_in
@@ -46,29 +47,36 @@ class Recorder:
         gradients: of before the run; each replay takes them and may change them.
         lasting: arrays that belong to no module, as those of GradScalers; they are constants, and change in place.
         unseen: the part of state that other libraries may write to; it is never prepared.
+        postpones: waits come as late as they can. In a CUDA graph: on the host, one that fails would come too late.
     """
 
     def __init__(
         self, arguments: Sequence[Tensor], state: Sequence[Tensor], rules: Rules = INFERENCE,
         gradients: Sequence[NDArray] = (), unseen: Sequence[Tensor] = (), lasting: Sequence[NDArray] = (),
+        postpones: bool = False,
     ) -> None:  # fmt: skip
         self.refusal = ""
         self.uses_packed_weights = False  # packed before the run, from values that must not change
-        self._rules = rules
+        self._rules, self._postpones = rules, postpones
         self._prepare: Callable[[str, Sequence[object]], Op | None] = lambda op, args: None  # the watched backend's
-        self._recorder = recording.Recorder()
-        self._arguments = [self._recorder.declare(Kind.INPUT, tensor.array.handle) for tensor in arguments]
-        self._gradients = [self._recorder.declare(Kind.GRADIENT, grad.handle) for grad in gradients]
+        self._recorder, self._waits = recording.Recorder(), Waits()
+        self._arguments = [self._declare(Kind.INPUT, tensor.array) for tensor in arguments]
+        self._gradients = [self._declare(Kind.GRADIENT, grad) for grad in gradients]
         for tensor in state:
             if self.value_of(tensor) is None:  # it may be an argument too
                 kind = Kind.PARAMETER if isinstance(tensor, Parameter) else Kind.BUFFER
-                self._recorder.declare(kind, tensor.array.handle)
+                self._declare(kind, tensor.array)
         for array in lasting:
-            self._recorder.declare(Kind.BUFFER, array.handle)
+            self._declare(Kind.BUFFER, array)
         self._unseen = {id(tensor.array.handle) for tensor in unseen}
         self._calls: list[Call] = []  # with the constants themselves in their places
         self._join: Callable[[Op, Op], Op | None] = lambda first, second: None  # the watched backend's
         self._are_prepared: set[Call] = set()
+
+    def _declare(self, kind: Kind, array: NDArray) -> Value:
+        value = self._recorder.declare(kind, array.handle)
+        self._waits.declare(value, array)
+        return value
 
     def watch(self, backend: Backend) -> Backend:
         if self._rules.prepares:
@@ -87,16 +95,19 @@ class Recorder:
         """Stop recording inside the with block."""
         return self._recorder.paused()
 
-    def note_call(self, name: str, function: Op, operands: Sequence[object], changed: Sequence[object]) -> None:
-        """Record function(operands), which is no op and changes these handles in place."""
+    def note_call(
+        self, name: str, function: Op, operands: Sequence[object], changed: Sequence[object], is_wait: bool = False
+    ) -> None:
+        """Record function(operands), which is no op and changes these handles in place; is_wait: see Waits."""
         call = self._recorder.note(name, function, (operands,), {}, changed=changed)
+        self._waits.note(call, is_wait and self._postpones)
         self._check_operands(call)
         self._check_changes(call)
         self._calls.append(dataclasses.replace(call, args=tuple(map(self._constant, call.args))))
 
     def note_repeated(
         self, name: str, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray],
-        changed: Sequence[NDArray],
+        changed: Sequence[NDArray], is_wait: bool = False,
     ) -> None:  # fmt: skip
         """Record call(arrays), which changes some of them."""
         devices = [array.device for array in arrays]
@@ -104,10 +115,14 @@ class Recorder:
         def run(handles: Sequence[object]) -> None:
             call([NDArray(handle, device) for handle, device in zip(handles, devices, strict=True)])
 
-        self.note_call(name, run, [array.handle for array in arrays], [array.handle for array in changed])
+        self.note_call(name, run, [array.handle for array in arrays], [array.handle for array in changed], is_wait)
 
     def value_of(self, tensor: Tensor) -> Value | None:
         return self._recorder.value_of(tensor.array.handle)
+
+    def are_due(self, arrays: Sequence[NDArray]) -> list[bool]:
+        """For each array, whether the last wait gives it, and nothing has used what it gives."""
+        return self._waits.are_due([self._recorder.value_of(array.handle) for array in arrays])
 
     def finish(self, outputs: Sequence[Value]) -> Recording:
         """The recording, as a function of the arguments and of those gradients that it uses."""
@@ -119,7 +134,7 @@ class Recorder:
     def _joined(self, uses: Mapping[int, int]) -> list[Call]:
         """The calls; two prepared ones become one, where only the second takes the first's result."""
         found: list[Call] = []
-        for call in self._calls:
+        for call in self._waits.postponed(self._calls):
             last = found[-1] if found else None
             if last in self._are_prepared and call in self._are_prepared and uses[call.args[0].number] == 1:
                 joined = self._join(last.function, call.function) if last.results is call.args[0] else None
@@ -132,6 +147,7 @@ class Recorder:
     def _check(self, call: Call, args: Sequence[object]) -> None:
         if self.refusal:
             return
+        self._waits.note(call)
         traits, fixed = TRAITS[call.op], self._rules.fixed
         if traits.unreplayable:
             self.refuse(traits.unreplayable)

@@ -17,7 +17,7 @@ from genesis.graphs.trace import Executed
 from genesis.graphs.values import Output, made_of, noted, objects_in
 from genesis.ndarray import CPU, Device, NDArray
 from genesis.optim import Optimizer
-from genesis.optim.optimizer import Batch
+from genesis.optim.batch import Batch
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:

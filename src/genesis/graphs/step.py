@@ -23,7 +23,7 @@ from genesis.graphs.values import objects_in
 from genesis.graphs.watch import UnwatchableError
 from genesis.ndarray import NDArray
 from genesis.optim import Optimizer
-from genesis.optim.optimizer import Batch
+from genesis.optim.batch import Batch
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class _Step(Entry):
                 *[array for scale in surroundings.scales for array in scale.arrays],
                 *surroundings.buckets.arrays,
             ],
+            postpones=self._arena is not None,
         )
         trace = Trace()
         updates = _Updates(recorder, trace, surroundings.scales, self._arena is not None)
@@ -175,6 +176,11 @@ class _Updates:
 
     def update(self, optimizer: Optimizer, batch: Batch) -> None:
         self.are_early |= batch.fresh
+        splits = optimizer.by_parameter and not batch.captured
+        for part in batch.split(self._recorder.are_due(batch.grads)) if splits else [batch]:
+            self._update(optimizer, part)
+
+    def _update(self, optimizer: Optimizer, batch: Batch) -> None:
         grads, params = [grad.handle for grad in batch.grads], [param.handle for param in batch.params]
         found_inf = batch.inputs.found_inf
         flags = [] if found_inf is None else [found_inf.handle]
@@ -186,11 +192,12 @@ class _Updates:
         self._recorder.note_call("update", functools.partial(_update, optimizer, batch), [grads, flags], params)
 
     def repeat(
-        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
-    ) -> None:
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray],
+        is_wait: bool = False,
+    ) -> None:  # fmt: skip
         with self.paused():
             call(arrays)
-        self._recorder.note_repeated("repeat", call, arrays, written)
+        self._recorder.note_repeated("repeat", call, arrays, written, is_wait)
 
     def launch(
         self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]

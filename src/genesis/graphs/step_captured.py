@@ -17,7 +17,7 @@ from genesis.graphs.values import Output, made_of, tensor_on
 from genesis.ndarray import NDArray
 from genesis.ndarray.capturing import replays
 from genesis.optim import Optimizer
-from genesis.optim.optimizer import Batch, State
+from genesis.optim.batch import Batch, State
 from genesis.recording import Kind
 from genesis.tensor import Tensor
 

@@ -18,7 +18,7 @@ from genesis.callsite import COMPILED
 from genesis.graphs.pure import is_pure
 from genesis.ndarray import NDArray
 from genesis.optim import Optimizer
-from genesis.optim.optimizer import Batch
+from genesis.optim.batch import Batch
 
 _PACKAGE = __name__.partition(".")[0]
 _STDLIB = str(Path(sysconfig.get_paths()["stdlib"])) + "/"
@@ -85,8 +85,9 @@ class Trace:
             optimizer.update(batch)
 
     def repeat(
-        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray]
-    ) -> None:
+        self, call: Callable[[Sequence[NDArray]], None], arrays: Sequence[NDArray], written: Sequence[NDArray],
+        is_wait: bool = False,
+    ) -> None:  # fmt: skip
         with self.paused():
             call(arrays)
 

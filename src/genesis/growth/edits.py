@@ -17,7 +17,8 @@ from genesis.dtypes import DType
 from genesis.growth.channel_map import Part, Site
 from genesis.growth.elements import Choice, Elements, on_device
 from genesis.ndarray import Device, NDArray, ops
-from genesis.optim.optimizer import Optimizer, State
+from genesis.optim.batch import State
+from genesis.optim.optimizer import Optimizer
 from genesis.tensor import Tensor
 
 

@@ -7,8 +7,9 @@ from typing import NamedTuple, Unpack
 
 from genesis.ndarray import NDArray, ops
 from genesis.optim.arrays import zeros_like
+from genesis.optim.batch import State
 from genesis.optim.composed import Composed, Scalar, Scalars, Update, lerp, require_pair
-from genesis.optim.optimizer import Params, State
+from genesis.optim.optimizer import Params
 from genesis.optim.options import Entries, Group, Settings, maximizing, require_number
 from genesis.shapes import Shape
 from genesis.tensor import Tensor

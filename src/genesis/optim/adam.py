@@ -11,8 +11,9 @@ from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, each
 from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.arrays import zeros_like
+from genesis.optim.batch import Batch, State
 from genesis.optim.capturable import count_apart, refusal_of_count
-from genesis.optim.optimizer import Batch, Optimizer, Params, State
+from genesis.optim.optimizer import Optimizer, Params
 from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import AdamOptions
 from genesis.tensor import Tensor

@@ -21,7 +21,8 @@ from genesis.ndarray.capturing import Capture, lasting
 from genesis.tensor import Tensor
 
 if TYPE_CHECKING:
-    from genesis.optim.optimizer import Batch, Optimizer
+    from genesis.optim.batch import Batch
+    from genesis.optim.optimizer import Optimizer
 
 
 class Captured:

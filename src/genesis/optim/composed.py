@@ -12,8 +12,9 @@ from genesis.errors import DTypeError, describe
 from genesis.interrupts import Call, at_once
 from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.arrays import zeros_like
+from genesis.optim.batch import Batch, State
 from genesis.optim.capturable import is_number
-from genesis.optim.optimizer import Batch, Optimizer, State
+from genesis.optim.optimizer import Optimizer
 from genesis.optim.options import Entries, Group, as_number, require_number
 from genesis.tensor import Tensor
 

@@ -7,7 +7,8 @@ from typing import NamedTuple, Unpack
 from genesis.interrupts import at_once
 from genesis.ndarray import NDArray, call_of, ops
 from genesis.optim.arrays import zeros_like
-from genesis.optim.optimizer import Batch, Optimizer, Params, State
+from genesis.optim.batch import Batch, State
+from genesis.optim.optimizer import Optimizer, Params
 from genesis.optim.options import Group, Settings, maximizing, require_number
 from genesis.records import SGDOptions
 from genesis.tensor import Tensor

@@ -11,8 +11,9 @@ from genesis.autograd import enable_grad, no_grad
 from genesis.autograd.modes import unrecordable
 from genesis.errors import DTypeError, describe
 from genesis.interrupts import at_once, finish
+from genesis.optim.batch import State
 from genesis.optim.line_search import Point, strong_wolfe
-from genesis.optim.optimizer import Loss, Optimizer, Params, State
+from genesis.optim.optimizer import Loss, Optimizer, Params
 from genesis.optim.options import Group, require_number
 from genesis.tensor import Tensor
 

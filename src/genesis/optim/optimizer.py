@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 from collections import defaultdict
@@ -15,10 +14,11 @@ from genesis.autograd.modes import state as thread
 from genesis.callsite import user_line
 from genesis.dtypes import DType
 from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
-from genesis.interrupts import Call, at_once, held
+from genesis.interrupts import at_once, held
 from genesis.ndarray import Device, NDArray
 from genesis.ndarray.capturing import Capture, capture_of, replays
 from genesis.optim.arrays import as_real, in_order_of, zeros_like
+from genesis.optim.batch import Batch, State
 from genesis.optim.capturable import Captured, is_number
 from genesis.optim.hooks import Hooked
 from genesis.optim.hooks import register_optimizer_step_post_hook as register_optimizer_step_post_hook
@@ -28,7 +28,6 @@ from genesis.records import StepInputs
 from genesis.shapes import Shape
 from genesis.tensor import Tensor
 
-State = Entries  # what is kept for one parameter
 StateDict = Entries
 Params = Iterable[Tensor | Group]  # all of one kind
 Loss = TypeVar("Loss")
@@ -38,26 +37,6 @@ Loss = TypeVar("Loss")
 _POWERS = {
     "square_avg": 2, "sum": 2, "variance": 2, "row_var": 2, "col_var": 2, "step_size": -1, "ax": -1, "acc_delta": -2,
 }  # fmt: skip
-
-
-@dataclasses.dataclass(slots=True)
-class Batch:
-    """Parameters that one fused call updates: of one group, dtype, device and history."""
-
-    group: Group
-    options: tuple[object, ...]  # a NamedTuple of the optimizer's
-    fresh: bool  # their state has just been created
-    owners: list[Tensor] = dataclasses.field(default_factory=list)
-    params: list[NDArray] = dataclasses.field(default_factory=list)
-    grads: list[NDArray] = dataclasses.field(default_factory=list)
-    states: list[State] = dataclasses.field(default_factory=list)
-    after: Sequence[Call] = ()  # made in one with the update
-    inputs: StepInputs[NDArray] = StepInputs()  # what the device gives, in place of the host
-    captured: bool = False  # into a CUDA graph
-
-    def arrays(self, name: str) -> list[NDArray]:
-        """The entry of this name in each parameter's state."""
-        return [state[name].array for state in self.states]
 
 
 class Optimizer(Hooked):

@@ -127,7 +127,7 @@ class Bucket:
         """Wait for the means."""
         assert self._sent is not None
         sent = self._sent
-        group.repeated(self._wait, [sent])
+        group.repeated(self._wait, [sent], is_wait=True)
         if sent is not self.flat:
             self.flat.copy_into(sent)
         self.flat.changes.note()

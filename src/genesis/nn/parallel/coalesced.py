@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 from genesis import dtypes
 from genesis.distributed.group import ProcessGroup
+from genesis.distributed.transport import Work
 from genesis.ndarray import NDArray, ops
 from genesis.shapes import contiguous_strides
 
@@ -30,20 +32,29 @@ class Coalesced:
         self._flat = NDArray.empty((end,), dtypes.uint8, sources[0].device)  # gaps are sent as they are
         self._views = [_view(self._flat, array, start) for array, start in zip(sources, starts, strict=True)]
         self.arrays = [self._flat, *self._views]
+        self._work: Work | None = None
 
     def broadcast(self, group: ProcessGroup) -> None:
         """Take over rank 0's values."""
-        if group.rank == 0:
+        is_source = group.rank == 0
+        if is_source:
             ops.copy_all_into(self._views, self._sources)
+        group.repeated(functools.partial(self._start, group), [self._flat])
+        taken = [] if is_source else [*self._sources, *self._views]
+        group.repeated(self._receive, [self._flat, *taken], [self._flat, *taken[: len(self._sources)]], is_wait=True)
 
-        def send(arrays: Sequence[NDArray]) -> None:
-            (flat,) = arrays
-            call = group.call("DistributedDataParallel", "parameters and buffers", checked=False)
-            group.transport(flat.device).broadcast(call, flat, 0).wait()
+    def _start(self, group: ProcessGroup, arrays: Sequence[NDArray]) -> None:
+        (flat,) = arrays
+        call = group.call("DistributedDataParallel", "parameters and buffers", checked=False)
+        self._work = group.transport(flat.device).broadcast(call, flat, 0)
 
-        group.repeated(send, [self._flat])
-        if group.rank:
-            ops.copy_all_into(self._sources, self._views)
+    def _receive(self, arrays: Sequence[NDArray]) -> None:
+        """Wait, and take the values: from the second half of the arrays behind the flat one to the first half."""
+        assert self._work is not None
+        self._work.wait()
+        taken = arrays[1:]
+        if taken:
+            ops.copy_all_into(taken[: len(taken) // 2], taken[len(taken) // 2 :])
 
 
 def _view(flat: NDArray, like: NDArray, start: int) -> NDArray:

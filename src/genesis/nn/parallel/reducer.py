@@ -21,7 +21,7 @@ from genesis.nn.parameter import Parameter
 from genesis.tensor import Tensor
 
 _NUM_SHOWN = 10  # names in one message
-_LONG = 4 << 20  # bytes of a bucket: of shorter ones, copies would take as long as of this
+_LONG = 2 << 20  # bytes of a bucket: of shorter ones, copies would take as long as of this
 
 
 class Arrival(RepeatableHook):
@@ -214,8 +214,8 @@ class Reducer:
         after_backward(self._finish)
 
     def _repeated(self, call: Callable[[], None]) -> None:
-        """Call it now, and in the replays of a recording."""
-        self.group.repeated(lambda arrays: call(), [self.buckets[0].flat])
+        """Call it now, and in the replays of a recording; there, all waits for buckets are before it, or after it."""
+        self.group.repeated(lambda arrays: call(), [bucket.flat for bucket in self.buckets])
 
     def _open(self) -> None:
         """A pass begins: until _close(), it may fail, which recover() then sees. A capture sends nothing."""

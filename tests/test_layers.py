@@ -27,8 +27,8 @@ ARRAYS = ("foundation", "ndarray", "autograd", "functional")
 TENSORS = (*ARRAYS, "interop", "tensor")
 PARTS = (*TENSORS, "distributed", "nn", "optim", "backends", "recording")
 SHARED = (
-    "errors", "dtypes", "shapes", "records", "activations", "settings", "callsite", "precision", "files", "interrupts",
-    "distribution",
+    "errors", "dtypes", "shapes", "records", "activations", "settings", "callsite", "frames", "precision", "files",
+    "interrupts", "distribution",
 )  # fmt: skip
 LAYERS = {  # from the bottom up
     "foundation": Layer(SHARED, ()),

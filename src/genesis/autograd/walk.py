@@ -13,6 +13,7 @@ from genesis.autograd.graph import Edge, GradHook, Node, RepeatableHook, Variabl
 from genesis.autograd.modes import no_grad, state, unrecordable
 from genesis.autograd.paths import NUMBER, leading_to, reachable
 from genesis.errors import DTypeError, GraphError, ShapeError, describe
+from genesis.frames import in_room
 from genesis.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def backward(
         if create_graph:
             _fill_recorded([(self, _recorded_seed(gradient, self, seeds[0][1]))], keeps, inputs)
         else:
-            _fill(seeds, keeps, inputs)
+            in_room(_fill, seeds, keeps, inputs)
     finally:
         state.after_backward = before
     for callback in callbacks:
@@ -148,7 +149,7 @@ def grad(
         ]
         found = recorded_walk.run(recorded, keeps, wanted)
     else:
-        arrays = _walk(seeds, keeps, wanted)
+        arrays = in_room(_walk, seeds, keeps, wanted)
         found = [None if array is None else x._like(array) for x, array in zip(wanted, arrays, strict=True)]
     gradients = []
     for variable, gradient in zip(wanted, found, strict=True):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from genesis.backends.backend import Op
 from genesis.callsite import COMPILED
+from genesis.frames import in_room_beside
 from genesis.recording import Call, Value, values_in
 
 
@@ -34,12 +35,13 @@ class Recording:
         lines.append(f"    return [{', '.join(f'v{value.number}' for value in outputs)}]")
         self.source = "\n".join(lines) + "\n"
         exec(compile(self.source, COMPILED, "exec"), self._constants)
+        self._num_variables = sum(len(call.outputs) for call in calls) + len(inputs)
         # Taken out of its own globals, in a cycle with which it would hold memory until the next collection.
         self._replay: Op = self._constants.pop("replay")  # type: ignore[assignment]
 
     def run(self, inputs: Iterable[object]) -> list[object]:
         """Replay: output handles for these input handles, whose shapes and strides are those of the recording."""
-        return self._replay(*inputs)
+        return in_room_beside(self._num_variables, self._replay, *inputs)
 
     def _call(self, call: Call) -> str:
         function = self._name("f", call.function)

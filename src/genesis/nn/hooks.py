@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from genesis.autograd import HookHandle
@@ -157,10 +157,13 @@ class Hookable:
 
 
 class HasForward(Protocol[P, Result_co]):
-    """A module as a call sees it: its hooks, and forward, whose signature is the call's."""
+    """A module as a call sees it: its hooks and parts, and forward, whose signature is the call's."""
 
     _forward_pre_hooks: list[ForwardPreHook | BackwardHooks]
     _forward_hooks: list[ForwardHook]
+
+    @property
+    def _modules(self) -> Mapping[str, object]: ...
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> Result_co: ...
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Self
 
 from genesis.errors import DTypeError, describe
+from genesis.frames import in_room
 from genesis.nn.conversion import Convertible
 from genesis.nn.hooks import HasForward, Hookable, P, Result_co, call_with_hooks
 from genesis.nn.learnable import Learnable
@@ -55,6 +56,8 @@ class Module(Convertible, Hookable, Learnable, Lookup, Printable, Stateful):
     def __call__(self: HasForward[P, Result_co], *args: P.args, **kwargs: P.kwargs) -> Result_co:
         if self._forward_pre_hooks or self._forward_hooks:
             return call_with_hooks(self, args, kwargs)
+        if self._modules:
+            return in_room(self.forward, *args, **kwargs)
         return self.forward(*args, **kwargs)
 
     def _missing_forward(self, *args: object, **kwargs: object) -> NoReturn:

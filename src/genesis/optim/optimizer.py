@@ -14,6 +14,7 @@ from genesis.autograd.modes import state as thread
 from genesis.callsite import user_line
 from genesis.dtypes import DType
 from genesis.errors import CaptureError, CheckpointError, DeviceError, DTypeError, GraphError, ShapeError, describe
+from genesis.frames import in_room
 from genesis.interrupts import at_once, held
 from genesis.ndarray import Device, NDArray
 from genesis.ndarray.capturing import Capture, capture_of, replays
@@ -212,7 +213,7 @@ class Optimizer(Hooked):
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        self.step_unless(None)
+        in_room(self.step_unless, None)
         return loss
 
     def step_unless(self, found_inf: Mapping[Device, NDArray] | None) -> None:

@@ -20,6 +20,7 @@ import torch._functorch.config
 from torch import Tensor, fx
 from torch._inductor.output_code import CompiledFxGraph
 
+from genesis.frames import in_room_beside
 from genesis.torch import graph_trees
 from genesis.torch.graph_calls import Call, calls_of
 from genesis.torch.graph_casts import cast_at_once
@@ -86,6 +87,13 @@ class CapturedGraph(CompiledFxGraph):
     """A graph that Inductor has compiled. After it has been read from the cache, it is followed as it was at first."""
 
     facts: GraphFacts
+    num_nodes: int
+    is_replayed = False  # a CUDA graph runs, not op after op
+
+    def __call__(self, inputs: Sequence[object]) -> object:
+        if self.is_replayed:
+            return super().__call__(inputs)
+        return in_room_beside(self.num_nodes, super().__call__, inputs)
 
     def post_compile(self, *args: object) -> None:
         """Called by PyTorch after it has read the graph; how is the last argument."""
@@ -95,7 +103,8 @@ class CapturedGraph(CompiledFxGraph):
         if compilation is None:
             raise RuntimeError("this graph was compiled by genesis.torch.compile, and is of no use elsewhere")
         _hand_on(self.facts, compilation)
-        if is_captured(how):
+        self.is_replayed = is_captured(how)
+        if self.is_replayed:
             _follow(self, self.facts, compilation)
 
 
@@ -134,10 +143,12 @@ def compile_inner(
     if cast_at_once(graph.graph) + fold_at_once(graph.graph):
         graph.recompile()
     _hand_on(facts, compilation)
+    num_nodes = len(graph.graph.nodes)
     compiled = compile_fx_inner(graph, inputs, **how)
     if type(compiled) is CompiledFxGraph:
         compiled.__class__ = CapturedGraph
-        compiled.facts = facts
+        compiled.facts, compiled.num_nodes = facts, num_nodes
+        compiled.is_replayed = is_captured(how)
     if is_captured(how):
         _follow(compiled, facts, compilation)
     return compiled

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
+from genesis.frames import in_room_beside
 from genesis.torch import averaging, bridge, choosing, pooling, reordered_layers
 from genesis.torch import pending_metadata as pending_metadata  # registers functions
 from genesis.torch import pending_pooling as pending_pooling
@@ -51,6 +52,7 @@ TRAINED_BY_PYTORCH = "on the CPU training is left to PyTorch"
 BY_PYTORCH = "on the CPU a scale, sum or activation without a norm is left to PyTorch"
 SEVERAL_USES = "its result is used in several places"
 PATIENCE = 3  # calls in a row whose result went elsewhere, until a convolution is no longer deferred
+_NESTED = 400  # words of PyTorch's frames around a layer's
 _SIZES = 16  # of its input that a convolution remembers, as of heads that several feature maps share
 
 
@@ -388,11 +390,11 @@ class ModelEntry(Entry[nn.Module]):
         times = self.choice.times(model, (*args, *kwargs.values()) if kwargs else args)
         if times is None or times.is_plain is False:
             self.layers.prepare(model, place.left)
-            return self._run(model, args, kwargs)
+            return in_room_beside(_NESTED, self._run, model, args, kwargs)
         is_plain, counts = times.begin_call()
         self.layers.prepare(model, is_plain)
         with choosing.timed(times, is_plain, counts):
-            return self._run(model, args, kwargs)
+            return in_room_beside(_NESTED, self._run, model, args, kwargs)
 
     def _run(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         with inside_model():

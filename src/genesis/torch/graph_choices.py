@@ -11,16 +11,15 @@ from genesis.torch import bridge
 from genesis.torch.graph_convs import geometry_of
 from genesis.torch.graph_edits import argument, tensor_of, value_of
 
-# An op among many others is called with Python's code gone from the processor's caches, and takes several times as
-# long: so in MixNet-S, where an eighth of the convolutions has one.
+# In MixNet-S, an eighth of whose convolutions would be in such ops, the compiler's loops are faster than these.
 _LEAST_SHARE = 0.25
 
 
 def why_slower(conv: fx.Node, in_training: bool, share: float) -> str:
     """Say why a convolution and its norm take longer as one op; "" where they do not.
 
-    In training, 1×1, depthwise and grouped ones did (MobileNetV2, RegNetY-400MF), and dense ones of more taps did not
-    (ResNet-18: bench_fuse_cpu.py --way compile).
+    In training, 1×1, depthwise and grouped ones do in MobileNetV2 and RegNetY-400MF, at 4 images and at 16; ResNet-50's
+    1×1 ones do not. Dense ones of more taps do not anywhere (ResNet-18: bench_fuse_cpu.py --way compile).
 
     Args:
         in_training: by the batch's statistics.

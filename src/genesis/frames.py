@@ -63,7 +63,7 @@ def _state() -> int:
 
 
 def _found() -> int | None:
-    """From where on a thread's state has the end of the last frame, and that of its chunk; None: not CPython's.
+    """Find where a thread's state has the end of the last frame, and then that of its chunk; None: not CPython's.
 
     Both are behind the address of the chunk; and the first is another one in a deeper call.
     """
@@ -86,7 +86,7 @@ _place = _found()
 
 
 class _Thread(threading.local):
-    """Where this thread's last frame ends, and where its chunk does."""
+    """Knows where this thread's last frame ends, and where its chunk does."""
 
     def __init__(self) -> None:
         if _place is None:  # there is always room

@@ -39,6 +39,7 @@ import genesis
 from genesis import distributed as dist
 
 PATIENCE = 60.0  # seconds that a collective may take, and a case beyond its time
+_SHARE_OF_ONE = 0.25  # of a case's time is for one GPU
 _NO_TIME = "no time was left"
 _DEFAULT = ("torch", "torch-compile", "torch-genesis", "compiled")  # sides that there is time for
 Case = tuple[str, int]  # a network, and the batch of a process
@@ -81,7 +82,10 @@ class Rank:
 
     def run(self, network: str, batch: int) -> None:
         """Measure a case."""
+        end = self.until
+        self.until -= _SHARE_OF_ONE * max(0.0, end - time.time())
         sides = self.measured(network, batch, self.arguments.sides, alone=False)
+        self.until = end
         if self.rank == 0:
             self.measured(network, batch, [side for side in sides if side in self.arguments.alone], alone=True)
         self.together(None)
@@ -300,7 +304,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)  # of a rank, which the launcher starts
-    parser.add_argument("--until", type=float, default=float("inf"), help=argparse.SUPPRESS)
+    parser.add_argument("--until", type=float, default=time.time() + 3600, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

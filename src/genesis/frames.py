@@ -11,6 +11,7 @@ one that it gets is larger.
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -22,7 +23,7 @@ _ENOUGH = 5 << 10  # bytes: a network's forward takes up to 4.8 KiB
 _WORD = 8  # bytes
 _SLOTS = 3100  # of the frame: 24 KiB; CPython then maps 64, as it doubles 16 until 8 KiB would be left
 _CHUNK, _PAGE = 16 << 10, 4 << 10
-_NUM_WORDS = 96  # of the state of a thread, in which the place is looked for
+_NUM_WORDS = 64  # of a thread's state, in which the place is looked for
 
 
 def in_room(function: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> Result:
@@ -53,23 +54,23 @@ _by_large_frame.__code__ = _by_large_frame.__code__.replace(co_stacksize=_SLOTS)
 
 # --- where CPython keeps the place ------------------------------------------------------------------------------------
 
+_IS_KNOWN = sys.implementation.name == "cpython" and sys.maxsize > 1 << 32  # words of 8 bytes
 
-def _state() -> int:
-    """The address of this thread's state."""
-    get = ctypes.pythonapi.PyThreadState_Get
-    get.restype = ctypes.c_void_p
-    address: int = get()
-    return address
+
+def _state_getter() -> Callable[[], int]:
+    """CPython's function that gives the address of the present thread's state."""
+    return ctypes.PYFUNCTYPE(ctypes.c_size_t)(("PyThreadState_Get", ctypes.pythonapi))
 
 
 def _found() -> int | None:
     """Find where a thread's state has the end of the last frame, and then that of its chunk; None: not CPython's.
 
-    Both are behind the address of the chunk; and the first is another one in a deeper call.
+    Both are behind the address of the chunk; and the first is another one in a deeper call. The main thread's state is
+    static memory, with more of it behind, so that a search that finds nothing reads only what is there.
     """
-    if ctypes.sizeof(ctypes.c_size_t) != _WORD or threading.current_thread() is not threading.main_thread():
-        return None  # behind the main thread's state is more of the interpreter's: nothing is read that is not there
-    words = (ctypes.c_size_t * _NUM_WORDS).from_address(_state())
+    if not _IS_KNOWN or threading.current_thread() is not threading.main_thread():
+        return None
+    words = (ctypes.c_size_t * _NUM_WORDS).from_address(_state_getter()())
     for index in range(1, _NUM_WORDS - 1):
         chunk, top, limit = words[index - 1 : index + 2]
         is_chunk = chunk != 0 and chunk % _PAGE == 0 and (limit - chunk) % _CHUNK == 0
@@ -90,9 +91,9 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         if _place is None:  # there is always room
-            self.top, self.limit = ctypes.c_size_t(0), ctypes.c_size_t(_ENOUGH)
+            self.top, self.limit = ctypes.c_size_t(0), ctypes.c_size_t(1 << 40)
             return
-        address = _state() + _place
+        address = _state_getter()() + _place
         self.top, self.limit = ctypes.c_size_t.from_address(address), ctypes.c_size_t.from_address(address + _WORD)
 
 

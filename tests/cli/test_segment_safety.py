@@ -21,6 +21,7 @@ import genesis
 from genesis import models
 from genesis.errors import OutOfMemoryError
 from genesis.segmentation import outputs, pictures, report, segmenter
+from genesis.segmentation.progress import Counter
 from genesis.segmentation.recipe import Recipe
 from genesis.segmentation.segmenter import Segmenter, for_inference
 from tests.cli.test_segment import results, segment
@@ -321,6 +322,19 @@ def test_an_interrupt_keeps_what_is_done(capsys: pytest.CaptureFixture[str], mon
         "a_mask.png", "a_overlay.png", "a.json", "b_mask.png",
     }  # fmt: skip
     assert segment("a.png", "b.png", "c.png", *UNET) == 0, "what the interrupted run left is its own"
+
+
+def test_an_interrupt_between_two_pictures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Counter, name: str) -> None:
+        raise KeyboardInterrupt
+
+    for name in "ab":
+        noise().save(f"{name}.png")
+    monkeypatch.setattr(Counter, "advance", interrupted)
+    assert segment("a.png", "b.png", *UNET) == 130
+    captured = capsys.readouterr()
+    assert captured.out.startswith("interrupted after 1 of 2 pictures in ")
+    assert captured.err == ""
 
 
 def test_ctrl_c_in_a_process() -> None:

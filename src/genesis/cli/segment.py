@@ -50,19 +50,19 @@ def run(arguments: argparse.Namespace) -> int:
     segmenter = _segmenter(arguments, file)
     done, num_pixels, start = 0, 0, time.perf_counter()
     is_interrupted = False
-    with counter("pictures", len(paths)) as progress:
-        for path, places in zip(paths, planned, strict=True):
-            try:
-                num_pixels += _segment(segmenter, path, places, arguments.max_megapixels)
-                done += 1
-            except KeyboardInterrupt:
-                is_interrupted = True
-                break
-            except Exception as error:
-                if not (isinstance(error, GenesisError | OSError | ValueError) or is_out_of_memory(error)):
-                    raise
-                _say(path, _reason(error))
-            progress.advance(path.name)
+    try:
+        with counter("pictures", len(paths)) as progress:
+            for path, places in zip(paths, planned, strict=True):
+                try:
+                    num_pixels += _segment(segmenter, path, places, arguments.max_megapixels)
+                    done += 1
+                except Exception as error:
+                    if not (isinstance(error, GenesisError | OSError | ValueError) or is_out_of_memory(error)):
+                        raise
+                    _say(path, _reason(error))
+                progress.advance(path.name)
+    except KeyboardInterrupt:  # wherever it comes, between two pictures too
+        is_interrupted = True
     seconds = time.perf_counter() - start
     rate = f"{done / seconds:.2f} pictures/s, {num_pixels / seconds / 1e6:.2f} megapixels/s"
     said = f"{done} of {len(paths)} pictures in {seconds:.1f} s ({rate}); results in {arguments.out}"

@@ -87,7 +87,7 @@ class CapturedGraph(CompiledFxGraph):
     """A graph that Inductor has compiled. After it has been read from the cache, it is followed as it was at first."""
 
     facts: GraphFacts
-    num_nodes: int
+    num_nodes = 0  # of the graph before it was compiled
     is_replayed = False  # a CUDA graph runs, not op after op
 
     def __call__(self, inputs: Sequence[object]) -> object:

@@ -78,6 +78,31 @@ def test_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frames._found() is None
 
 
+def test_a_network_takes_less_than_enough() -> None:
+    model, inputs = genesis.models.create("resnet18"), genesis.ones(2, 3, 32, 32)
+    model(inputs)
+    most = 0
+
+    def look(frame: object, event: str, arg: object) -> None:
+        nonlocal most
+        assert frames._thread.limit.value == limit
+        most = max(most, frames._thread.top.value - begin)
+
+    def profiled() -> None:
+        nonlocal begin, limit
+        begin, limit = frames._thread.top.value, frames._thread.limit.value
+        before = sys.getprofile()
+        sys.setprofile(look)
+        try:
+            model(inputs)
+        finally:
+            sys.setprofile(before)
+
+    begin = limit = 0
+    frames._by_large_frame(profiled)
+    assert 1024 < most < frames._ENOUGH
+
+
 def _training() -> Callable[[], None]:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(20)])
     optimizer = genesis.optim.AdamW(model.parameters(), lr=1e-3)

@@ -16,7 +16,7 @@ from genesis import distributed as dist
 from genesis.nn.parallel import DistributedDataParallel
 from genesis.nn.utils import clip_grad_norm_
 from genesis.settings import override
-from tests.distributed import fake_nccl, programs
+from tests.distributed import captured, fake_nccl, programs
 
 Step = Callable[..., Any]
 
@@ -138,7 +138,7 @@ def wrapped(rank: int, size: int) -> int:
         steppers = [programs.OPTIMIZERS["AdamW"](model.parameters()) for model in models]
         num_replays = 0
         for _ in range(2):
-            ours, theirs = map(_trained, models, steppers)
+            ours, theirs = map(captured.step_of, models, steppers)
             compiled = genesis.compile(ours)
             for number in range(7):
                 given = [each.to("cuda") for each in programs.batch(number, "float64")]
@@ -150,17 +150,6 @@ def wrapped(rank: int, size: int) -> int:
             else:
                 models = [DistributedDataParallel(model, bucket_cap_mb=2e-4) for model in models]
         return num_replays
-
-
-def _trained(model: Any, stepper: Any) -> Step:
-    def step(inputs: Any, targets: Any) -> Any:
-        stepper.zero_grad()
-        loss = F.mse_loss(model(inputs), targets)
-        loss.backward()
-        stepper.step()
-        return loss.detach()
-
-    return step
 
 
 def accumulated(rank: int, size: int, device: str = "cpu") -> int:
@@ -276,7 +265,7 @@ def grown(rank: int, size: int) -> int:
     models = _sides(rank, "dense", "own", "cpu")
     steppers = [programs.OPTIMIZERS["SGD"](model.parameters()) for model in models]
 
-    ours, theirs = map(_trained, models, steppers)
+    ours, theirs = map(captured.step_of, models, steppers)
     compiled = genesis.compile(ours)
     for number in range(10):
         if number == 5:

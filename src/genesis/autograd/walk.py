@@ -53,7 +53,7 @@ def backward(
     state.after_backward = callbacks
     try:
         if create_graph:
-            _fill_recorded([(self, _recorded_seed(gradient, self, seeds[0][1]))], keeps, inputs)
+            in_room(_fill_recorded, [(self, _recorded_seed(gradient, self, seeds[0][1]))], keeps, inputs)
         else:
             in_room(_fill, seeds, keeps, inputs)
     finally:

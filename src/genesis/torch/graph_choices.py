@@ -18,8 +18,8 @@ _LEAST_SHARE = 0.25
 def why_slower(conv: fx.Node, in_training: bool, share: float) -> str:
     """Say why a convolution and its norm take longer as one op; "" where they do not.
 
-    In training, 1×1, depthwise and grouped ones do in MobileNetV2 and RegNetY-400MF; ResNet-50's 1×1 ones do not. Dense
-    ones of more taps do not anywhere (ResNet-18: bench_fuse_cpu.py --way compile).
+    In training, 1×1, depthwise and grouped ones do in MobileNetV2 and RegNetY-400MF, and dense ones of more taps do
+    not in ResNet-18 (bench_fuse_cpu.py --way compile).
 
     Args:
         in_training: by the batch's statistics.

@@ -2,12 +2,13 @@
 
     python benchmarks/bench_few_channels.py                   layers of HRNet, Res2Net, EfficientNetV2, U-Net, YOLO
     python benchmarks/bench_few_channels.py --float32         in float32, all bits of which count; first layers, too
+    python benchmarks/bench_few_channels.py --first-layers    in bfloat16, of images: the stem's kernels
     python benchmarks/bench_few_channels.py --seconds 60      as many as that suffices for
 
 Times are the tuner's: the median of some runs, each after the caches have been overwritten, launches included. Beside
-the patches' trials are the first candidates of each other family, the libraries' among them. All are compiled before
-the first is timed: compilers in threads would delay its launches. A candidate of patches whose error is above the
-tuner's bound ends the benchmark.
+the patches' trials, or the stem's, are the first candidates of each other family, the libraries' among them. All are
+compiled before the first is timed: compilers in threads would delay its launches. A candidate of patches or the stem's
+whose error is above the tuner's bound ends the benchmark.
 """
 
 from __future__ import annotations
@@ -56,10 +57,17 @@ CASES_FLOAT32 = (
     ((18, 72), 28, 3, 2, 32), ((72, 144), 14, 3, 2, 32), ((36, 72), 28, 3, 2, 32), ((48, 96), 56, 1, 2, 32),
     ((24, 96), 56, 3, 2, 32), ((18, 144), 28, 3, 2, 32),
 )  # fmt: skip
+CASES_FIRST = (
+    ((3, 64), 224, 7, 2, 128), ((3, 64), 224, 7, 2, 32), ((3, 32), 224, 3, 2, 64), ((3, 16), 224, 3, 2, 64),
+    ((3, 24), 224, 3, 2, 64), ((3, 48), 224, 3, 2, 64), ((3, 64), 224, 3, 2, 64), ((3, 64), 224, 3, 1, 64),
+    ((3, 64), 512, 3, 1, 8), ((3, 32), 320, 3, 1, 16), ((3, 64), 512, 7, 2, 8), ((3, 32), 299, 3, 2, 32),
+    ((3, 64), 32, 3, 1, 256), ((3, 64), 64, 3, 1, 128), ((4, 128), 64, 3, 1, 16), ((1, 32), 28, 3, 1, 256),
+    ((3, 64), 64, 4, 2, 128), ((3, 32), 224, 5, 2, 64), ((6, 64), 256, 3, 1, 8), ((3, 96), 224, 7, 2, 64),
+)  # fmt: skip
 
 
-def problems(dtype: dtypes.DType, directions: Sequence[str]) -> list[ConvProblem]:
-    cases = CASES_FLOAT32 if dtype is dtypes.float32 else CASES
+def problems(dtype: dtypes.DType, directions: Sequence[str], of_first_layers: bool) -> list[ConvProblem]:
+    cases = CASES_FIRST if of_first_layers else CASES_FLOAT32 if dtype is dtypes.float32 else CASES
     return [
         ConvProblem(
             direction, (images, inputs, size, size), (outputs, inputs, taps, taps), (stride, stride),
@@ -78,11 +86,13 @@ def title(problem: ConvProblem) -> str:
     return f"{images}×{inputs}×{size}² → {outputs}, {taps}×{taps}{stride}, {problem.direction}"
 
 
-def candidates(problem: ConvProblem, most: int) -> tuple[list[Candidate[ConvProblem]], list[Candidate[ConvProblem]]]:
-    """Of patches, and of each other family so many."""
+def candidates(
+    problem: ConvProblem, prefix: str, most: int
+) -> tuple[list[Candidate[ConvProblem]], list[Candidate[ConvProblem]]]:
+    """Of families whose name begins so, and of each other family so many."""
     own, others = [], []
     for family in families.FAMILIES:
-        if family.prefix.startswith("patch"):
+        if family.prefix.startswith(prefix):
             own += list(family.trials(problem))
         else:
             found = itertools.islice(family.variants(problem), most)
@@ -93,17 +103,21 @@ def candidates(problem: ConvProblem, most: int) -> tuple[list[Candidate[ConvProb
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--float32", action="store_true", help="not bfloat16")
+    parser.add_argument("--first-layers", action="store_true", help="of images, in bfloat16")
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
     parser.add_argument("--others", type=int, default=8, help="candidates of each other family")
     parser.add_argument("--seconds", type=float, default=900, help="begin no convolution after that time")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     arguments = parser.parse_args()
     name, dtype = (f"{NAME}_float32", dtypes.float32) if arguments.float32 else (NAME, dtypes.bfloat16)
+    side_of_own, prefix = "patches", "patch"
+    if arguments.first_layers:
+        name, side_of_own, prefix = f"{NAME}_first_layers", "stem", "stem"
     comparison, began = Comparison(name, **gpu_timing.at_full_speed(tf32=True)), time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as compilers:
         waiting = []
-        for problem in problems(dtype, arguments.directions):
-            own, others = candidates(problem, arguments.others)
+        for problem in problems(dtype, arguments.directions, arguments.first_layers):
+            own, others = candidates(problem, prefix, arguments.others)
             if own:
                 built = [compilers.submit(build, each, problem, _MOST_WORKSPACE) for each in (*others, *own)]
                 waiting.append((problem, built))
@@ -111,15 +125,15 @@ def main() -> int:
         for problem, ready in compiled:
             if time.monotonic() - began > arguments.seconds:
                 break
-            bench, times, fastest = ConvBench(problem), {"others": math.inf, "patches": math.inf}, {}
+            bench, times, fastest = ConvBench(problem), {"others": math.inf, side_of_own: math.inf}, {}
             for each in ready:
                 milliseconds = None if each is None else bench.milliseconds(each, math.inf)
                 if each is None or milliseconds is None:
                     continue
                 error = bench.error(each)
-                side = "patches" if each.candidate.family.startswith("patch") else "others"
+                side = side_of_own if each.candidate.family.startswith(prefix) else "others"
                 if not error <= accuracy.error_bound(problem):
-                    if side == "patches":
+                    if side == side_of_own:
                         raise SystemExit(f"{title(problem)}: {each.candidate.name}: error {error:.1e}")
                     continue
                 if milliseconds < times[side]:

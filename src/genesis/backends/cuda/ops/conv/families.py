@@ -26,6 +26,7 @@ from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import Skin
 from genesis.backends.cuda.ops.conv.candidates.small_c.candidate import SmallCFamily
 from genesis.backends.cuda.ops.conv.candidates.small_c_dgrad.candidate import SmallCDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.small_k.candidate import SmallKFamily
+from genesis.backends.cuda.ops.conv.candidates.stem.candidate import StemFamily
 from genesis.backends.cuda.ops.conv.candidates.sub_pixel_dgrad.candidate import SubPixelDgradFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import HaloTileFamily
@@ -37,12 +38,13 @@ from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvPro
 _ONE_STEP = 32  # terms that a tensor core's product of 16-bit types takes at a time
 _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _STATISTICS_PASS, _RESIDUAL_PASS, _EPILOGUE_PASS = StatisticsPass(), ResidualPass(), EpiloguePass()
-_FALLBACK, _FIRST_LAYER, _HALO_TILE = ImplicitGemmFamily(), SmallCFamily(), HaloTileFamily()
+_FALLBACK, _FIRST_LAYER = ImplicitGemmFamily(), SmallCFamily()
+_HALO_TILE, _STEM = HaloTileFamily(), StemFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED, _WGMMA = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily(), WgmmaFamily()
 _PATCHES = map(PatchFamily, (PatchForward, PatchWeightGrad, PatchFmaForward, PatchFmaWeightGrad))
 FAMILIES: tuple[Family[ConvProblem], ...] = (
-    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), SmallKFamily(), _HALO_TILE, SmallCDgradFamily(), SubPixelDgradFamily(),
-    *_PATCHES, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK, _GROUPED,
+    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), SmallKFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
+    SubPixelDgradFamily(), *_PATCHES, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK, _GROUPED,
 )  # fmt: skip
 _FIRST_LIBRARY = next(i for i, family in enumerate(FAMILIES) if family.prefix in _LIBRARIES)
 _WGMMA_BEFORE_LIBRARIES = (
@@ -93,7 +95,7 @@ def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     """
     if problem.statistics:
         appended = [PassFamily(_STATISTICS_PASS, family) for family in _with_passes(_STATISTICS_PASS.without(problem))]
-        nearly_free = [family for family in FAMILIES if family in (_DEPTHWISE, _HALO_TILE)]
+        nearly_free = [family for family in FAMILIES if family in (_DEPTHWISE, _HALO_TILE, _STEM)]
         return [*nearly_free, *appended, *(family for family in _with_statistics() if family not in nearly_free)]
     if _RESIDUAL_PASS.is_wanted(problem):
         families = _with_passes(_RESIDUAL_PASS.without(problem))

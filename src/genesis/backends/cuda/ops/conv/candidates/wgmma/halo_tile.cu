@@ -23,9 +23,6 @@
 // Macros: BR rows of a tile; SLABS of 128 bytes of a pixel; STAGES patches on the way; TRANSPOSED_WEIGHT: the weight lies
 // in memory with the result's channels innermost; TF32, or KIND "f16" | "bf16"; STATISTICS: of the result's channels, too
 // (16 bits only); tiles are whole then.
-#include "copy_engine.cuh"
-#include "wgmma.cuh"
-
 #define BN (8 * BR)                // pixels of a tile
 #define PITCH 10                   // pixels of a patch's row
 #define TAPS 9
@@ -33,7 +30,9 @@
 #define SLAB_CHANNELS (TF32 ? 32 : 64)
 #define LOADED_BYTES (PITCH * (BR + 2) * 128)
 #define PATCH_BYTES ((LOADED_BYTES + 1023) / 1024 * 1024)
+#define LOADERS 1  // warpgroups, ahead of those that multiply
 #define CONSUMERS 2
+#include "outputs_as_rows.cuh"
 
 struct Geometry {
   int row_tiles, column_tiles, num_tiles;  // of an image, of an image, of all
@@ -58,93 +57,6 @@ struct Slot {
       : stage((tile * SLABS + slab) % STAGES), parity((tile * SLABS + slab) / STAGES & 1) {}
 };
 
-// Over the four lanes that have a row's columns.
-__device__ __forceinline__ float sum_of_quad(float v) {
-  v += __shfl_xor_sync(0xFFFFFFFFu, v, 1);
-  return v + __shfl_xor_sync(0xFFFFFFFFu, v, 2);
-}
-
-#if STATISTICS
-// Mean and sum of squared deviations of each output, of a program's tiles as they are stored.
-//
-// Summed are differences from a pivot, the mean of the warpgroup's first tile as a number of KIND: where all values lie
-// far from 0, they are small and exact. (Chan, Golub & LeVeque 1979; the same order every time.)
-struct Statistics {
-  int num_tiles = 0;
-  float pivot[2] = {0.f, 0.f}, total[2] = {0.f, 0.f}, squares[2] = {0.f, 0.f};  // of the thread's two rows
-
-  __device__ __forceinline__ void begin_tile(const float (&sum)[BN / 2], const float (&bias)[2]) {
-    if (num_tiles++ > 0) return;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float all = 0.f;
-#pragma unroll
-      for (int i = 0; i < BN / 8; ++i) all += sum[4 * i + 2 * r] + sum[4 * i + 2 * r + 1];
-      const float mean = sum_of_quad(all) / BN + bias[r];
-      pivot[r] = widen(pack_result(mean, mean));
-    }
-  }
-
-  // Two pixels, as they are stored.
-  __device__ __forceinline__ void add(int r, u32 pair) {
-    const float x = widen(pair) - pivot[r], y = widen(pair >> 16) - pivot[r];
-    total[r] += x + y;
-    squares[r] += x * x + y * y;
-  }
-
-  // partial (3, part, output): pivot, mean - pivot, sum of (y - mean)^2. All consumers together.
-  __device__ __forceinline__ void finish(float* partial, int part, int num_parts, int block, int num_outputs) const {
-    __shared__ float pivots[CONSUMERS][64], offsets[CONSUMERS][64], deviations[CONSUMERS][64], counts[CONSUMERS];
-    const int lane = threadIdx.x % 32, consumer = threadIdx.x / 128 - 1;
-    const float own = (float)num_tiles * BN;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float sum = sum_of_quad(total[r]), offset = sum / fmaxf(own, 1.f);
-      const float deviation = sum_of_quad(squares[r]) - sum * offset;
-      const int row = threadIdx.x / 32 % 4 * 16 + lane / 4 + 8 * r;
-      if (lane % 4 == 0) {
-        pivots[consumer][row] = pivot[r];
-        offsets[consumer][row] = offset;
-        deviations[consumer][row] = deviation;
-      }
-    }
-    counts[consumer] = own;
-    asm volatile("bar.sync 5, %0;" ::"n"(128 * CONSUMERS) : "memory");
-    const int n = threadIdx.x - 128;
-    if (n >= 64) return;
-    const float origin = pivots[0][n], pixels = counts[0] + counts[1];
-    const float other = pivots[1][n] - origin + offsets[1][n];
-    const float mean = (counts[0] * offsets[0][n] + counts[1] * other) / pixels;
-    const float first_off = offsets[0][n] - mean, second_off = other - mean;
-    float* out = partial + (long long)part * num_outputs + block * 64 + n;
-    const long long plane = (long long)num_parts * num_outputs;
-    out[0] = origin;
-    out[plane] = mean;
-    out[2 * plane] = deviations[0][n] + deviations[1][n] + counts[0] * first_off * first_off +
-                     counts[1] * second_off * second_off;
-  }
-};
-#endif
-
-// Four 8x8 matrices of 16 bits, each transposed: lanes 8 i to 8 i + 7 give the places of the i-th one's lines.
-__device__ __forceinline__ void store_transposed(u32 place, const u32 (&v)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-    ::"r"(place), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
-}
-
-__device__ __forceinline__ float load_bias(const void* bias, int n) {
-#if TF32
-  return bias ? __ldg((const float*)bias + n) : 0.f;
-#else
-  return bias ? widen(__ldg((const u16*)bias + n)) : 0.f;
-#endif
-}
-
-__device__ __forceinline__ float finished(float sum, float shift, const Geometry& g) {
-  const float y = sum + shift;
-  return g.relu && y < 0.f ? 0.f : y;  // NaN stays NaN
-}
-
 #if TF32
 // A lane has two columns of each row, and two outputs, n and n + 8.
 __device__ __forceinline__ void store(
@@ -158,8 +70,8 @@ __device__ __forceinline__ void store(
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       if (column + e >= g.width) continue;
-      to[e * g.num_outputs] = finished(sum[4 * i + e], shift[0], g);
-      to[e * g.num_outputs + 8] = finished(sum[4 * i + 2 + e], shift[1], g);
+      to[e * g.num_outputs] = finished(sum[4 * i + e], shift[0], g.relu);
+      to[e * g.num_outputs + 8] = finished(sum[4 * i + 2 + e], shift[1], g.relu);
     }
   }
 }
@@ -175,7 +87,7 @@ __device__ __forceinline__ float round_to_tf32(float v) {
 __device__ __forceinline__ void load_transposed(u32 target, const float* weight, int block, int num_inputs) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 6
-  for (int i = threadIdx.x / 32; i < SLABS * TAPS * 16; i += 4 * (CONSUMERS + 1)) {
+  for (int i = threadIdx.x / 32; i < SLABS * TAPS * 16; i += 4 * (LOADERS + CONSUMERS)) {
     const int slab = i / (TAPS * 16), tap = i / 16 % TAPS, first = i % 16 * 4;
     const long long line = (long long)(32 * slab + lane) * TAPS + TAPS - 1 - tap;
     const float4 v = __ldg((const float4*)(weight + line * num_inputs + 64 * block + first));
@@ -191,7 +103,7 @@ __device__ __forceinline__ void load_transposed(u32 target, const float* weight,
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patch(
+extern "C" __global__ void __launch_bounds__(128 * (LOADERS + CONSUMERS), 1) conv_patch(
     const __grid_constant__ TensorMap input_map, const __grid_constant__ TensorMap weight_map,
 #if TF32
     const void* __restrict__ bias, const float* __restrict__ weight_values, float* __restrict__ out,
@@ -277,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
   const int row = 16 * warp + lane / 4;
   const float shift[2] = {load_bias(bias, 64 * block + row), load_bias(bias, 64 * block + row + 8)};
   if (!(TF32 && TRANSPOSED_WEIGHT)) barrier_wait(ready, 0);
-#if STATISTICS
+#if !TF32
   Statistics statistics;
 #endif
   for (Walk walk(group - 1, g.num_tiles, program, programs); walk.index < walk.count; walk.index += CONSUMERS) {
@@ -323,26 +235,8 @@ extern "C" __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) conv_patc
     if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * slot.stage);
     store(sum, Tile(walk.tile(), g), 64 * block + row, shift, out, g);
 #else
-#if STATISTICS
     statistics.begin_tile(sum, shift);
-#endif
-    // Of this lane: 16 bytes of a line, the warp's first or last eight outputs; lanes 8 to 15 have the latter.
-    const u32 line = lane % 8 + lane / 16 * 8, place = line * 128 + ((2 * warp + lane / 8 % 2) ^ line % 8) * 16;
-    const u32 patch = patches + slot.stage * PATCH_BYTES;
-#pragma unroll
-    for (int i = 0; i < BN / 16; ++i) {
-      u32 pairs[4];
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {  // row m % 2, pixels from 8 (m / 2) on
-        const float* two = &sum[8 * i + 4 * (m / 2) + 2 * (m % 2)];
-        pairs[m] = pack_result(finished(two[0], shift[m % 2], g), finished(two[1], shift[m % 2], g));
-#if STATISTICS
-        statistics.add(m % 2, pairs[m]);
-#endif
-      }
-      store_transposed(patch + place + i * 2048, pairs);
-    }
-    fence_for_engines();
+    stage_tile(patches + slot.stage * PATCH_BYTES, sum, shift, g.relu, statistics);
     barrier_arrive(written + 8 * walk.stage());
 #endif
   }

@@ -32,8 +32,22 @@ __device__ __forceinline__ float widen(u32 v) {
 #define TRANSPOSITIONS(a, b) ", %" #a ", %" #b
 #endif
 
+// Places of sums in the text of an instruction, and the sums.
+#define P4(a, b, c, d) "%" #a ", %" #b ", %" #c ", %" #d
+#define P12 P4(0, 1, 2, 3) ", " P4(4, 5, 6, 7) ", " P4(8, 9, 10, 11)
+#define P16 P12 ", " P4(12, 13, 14, 15)
+#define P20 P16 ", " P4(16, 17, 18, 19)
+#define P28 P20 ", " P4(20, 21, 22, 23) ", " P4(24, 25, 26, 27)
+#define P32 P28 ", " P4(28, 29, 30, 31)
+#define P48 P32 ", " P4(32, 33, 34, 35) ", " P4(36, 37, 38, 39) ", " P4(40, 41, 42, 43) ", " P4(44, 45, 46, 47)
+#define P64 P48 ", " P4(48, 49, 50, 51) ", " P4(52, 53, 54, 55) ", " P4(56, 57, 58, 59) ", " P4(60, 61, 62, 63)
+#define P80 P64 ", " P4(64, 65, 66, 67) ", " P4(68, 69, 70, 71) ", " P4(72, 73, 74, 75) ", " P4(76, 77, 78, 79)
+#define P96 P80 ", " P4(80, 81, 82, 83) ", " P4(84, 85, 86, 87) ", " P4(88, 89, 90, 91) ", " P4(92, 93, 94, 95)
+#define P112 P96 ", " P4(96, 97, 98, 99) ", " P4(100, 101, 102, 103) ", " P4(104, 105, 106, 107) ", " P4(108, 109, 110, 111)
+#define P128 P112 ", " P4(112, 113, 114, 115) ", " P4(116, 117, 118, 119) ", " P4(120, 121, 122, 123) ", " P4(124, 125, 126, 127)
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+#define D8(i) D4(i), D4(i + 4)
+#define D16(i) D8(i), D8(i + 8)
 #define D32(i) D16(i), D16(i + 16)
 #define D64(i) D32(i), D32(i + 32)
 #define D128(i) D64(i), D64(i + 64)
@@ -43,22 +57,10 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const u32 (&a)[4], u64 b) 
   asm volatile(
     "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
     "wgmma.mma_async.sync.aligned.m64n64" TERMS " {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    P32
     "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
     : D32(0)
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
-}
-
-template <bool TRANSPOSED_A, bool TRANSPOSED_B>
-__device__ __forceinline__ void wgmma(float (&d)[32], u64 a, u64 b) {
-  asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n64" TERMS " {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-    "}, %32, %33, 1, 1, 1" TRANSPOSITIONS(34, 35) ";\n"
-    : D32(0)
-    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
 }
 
 template <bool ADD, bool TRANSPOSED = false>
@@ -66,75 +68,30 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const u32 (&a)[4], u64 b) 
   asm volatile(
     "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
     "wgmma.mma_async.sync.aligned.m64n128" TERMS " {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    P64
     "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
     : D64(0)
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
 }
 
-template <bool TRANSPOSED_A, bool TRANSPOSED_B>
-__device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
-  asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n128" TERMS " {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, %64, %65, 1, 1, 1" TRANSPOSITIONS(66, 67) ";\n"
-    : D64(0)
-    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
-}
-
-template <bool TRANSPOSED_A, bool TRANSPOSED_B>
-__device__ __forceinline__ void wgmma(float (&d)[96], u64 a, u64 b) {
-  asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n192" TERMS " {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-    "}, %96, %97, 1, 1, 1" TRANSPOSITIONS(98, 99) ";\n"
-    : D64(0), D32(64)
-    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
-}
-
-template <bool TRANSPOSED_A, bool TRANSPOSED_B>
-__device__ __forceinline__ void wgmma(float (&d)[112], u64 a, u64 b) {
-  asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n224" TERMS " {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-    "}, %112, %113, 1, 1, 1" TRANSPOSITIONS(114, 115) ";\n"
-    : D64(0), D32(64), D16(96)
-    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
-}
-
-template <bool TRANSPOSED_A, bool TRANSPOSED_B>
-__device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
-  asm volatile(
-    "wgmma.mma_async.sync.aligned.m64n256" TERMS " {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-    "}, %128, %129, 1, 1, 1" TRANSPOSITIONS(130, 131) ";\n"
-    : D128(0)
-    : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));
-}
+// Both operands from shared memory. FIRST to FOURTH: places of what comes after the sums.
+#define WGMMA(COLUMNS, SUMS, PLACES, FIRST, SECOND, THIRD, FOURTH, ...)                                             \
+  template <bool TRANSPOSED_A, bool TRANSPOSED_B>                                                                   \
+  __device__ __forceinline__ void wgmma(float (&d)[SUMS], u64 a, u64 b) {                                           \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS TERMS " {" PLACES "}, %" #FIRST ", %" #SECOND         \
+                 ", 1, 1, 1" TRANSPOSITIONS(THIRD, FOURTH) ";\n"                                                    \
+                 : __VA_ARGS__                                                                                      \
+                 : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));                                 \
+  }
+WGMMA(24, 12, P12, 12, 13, 14, 15, D8(0), D4(8))
+WGMMA(32, 16, P16, 16, 17, 18, 19, D16(0))
+WGMMA(40, 20, P20, 20, 21, 22, 23, D16(0), D4(16))
+WGMMA(56, 28, P28, 28, 29, 30, 31, D16(0), D8(16), D4(24))
+WGMMA(64, 32, P32, 32, 33, 34, 35, D32(0))
+WGMMA(128, 64, P64, 64, 65, 66, 67, D64(0))
+WGMMA(192, 96, P96, 96, 97, 98, 99, D64(0), D32(64))
+WGMMA(224, 112, P112, 112, 113, 114, 115, D64(0), D32(64), D16(96))
+WGMMA(256, 128, P128, 128, 129, 130, 131, D128(0))
 
 // What else asynchronous products need: fences, groups, and that the compiler leaves their registers alone meanwhile.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import AddressLaunch
@@ -23,9 +23,9 @@ from genesis.shapes import numel
 
 _FOLDER = Path(__file__).parent
 _OUTPUTS = 64  # of a tile
-_THREADS = 384
+_CONSUMERS, _THREADS = 2, 384
 _ROWS = (32, 28, 24, 16)
-_MOST_MEMORY = 227 << 10  # bytes of shared memory
+_MOST_MEMORY = 224 << 10  # bytes of shared memory, beside barriers and the sums of statistics
 _ALIGNMENT = 1024  # of tiles in it
 _MOST_SUMS = 160  # of a thread
 _ROWS_OF_TAPS = (3, 4, 5, 7)  # that a product of the weight's gradient takes: wgmma.cuh
@@ -50,20 +50,12 @@ class StemFamily(Family[ConvProblem]):
         return kind(*numbers) if kind is not None and numbers and numbers[0] in _ROWS else None
 
 
-class Depth(NamedTuple):
-    """How much is on its way at a time."""
-
-    stages: int  # patches, or tiles of the gradient and patches
-    buffers: int = 1  # tiles of the result that each warpgroup is writing
-
-
 class _Stem(Candidate[ConvProblem], abc.ABC):
     """Tiles of so many rows by eight columns."""
 
     direction: ClassVar[str]
     kernel: ClassVar[str]
     source: ClassVar[Path]
-    depths: ClassVar[tuple[Depth, ...]]
 
     def __init__(self, rows: int) -> None:
         self.rows, self.name = rows, f"{StemFamily.prefix}/{rows}x{COLUMNS}"
@@ -83,16 +75,16 @@ class _Stem(Candidate[ConvProblem], abc.ABC):
             and 0 < numel(p.output_shape) < 2**31
             and hopper.is_available(p.device)
             and _num_blocks(p) <= hopper.processors(p)
-            and self.depth(units) is not None
+            and self.fits(units)
         )
 
     @abc.abstractmethod
-    def shared_memory(self, units: Units, depth: Depth) -> int:
+    def shared_memory(self, units: Units) -> int:
         """Bytes."""
 
-    def depth(self, units: Units) -> Depth | None:
-        """As deep as shared memory allows; None: that does not suffice."""
-        return next((each for each in self.depths if self.shared_memory(units, each) <= _MOST_MEMORY), None)
+    def fits(self, units: Units) -> bool:
+        """Has a multiprocessor enough memory for it?"""
+        return self.shared_memory(units) <= _MOST_MEMORY
 
     def estimate(self, problem: ConvProblem) -> float:
         """A guess at the time, in rows of a tile."""
@@ -102,10 +94,9 @@ class _Stem(Candidate[ConvProblem], abc.ABC):
         """Programs that share the tiles of 64 outputs."""
         return min(_num_tiles(problem, self.rows), hopper.processors(problem) // _num_blocks(problem))
 
-    def cubin(self, units: Units, depth: Depth, dtype: DType, statistics: bool = False) -> bytes:
+    def cubin(self, units: Units, dtype: DType, statistics: bool = False) -> bytes:
         macros = {
-            **units.macros, "BR": self.rows, "STAGES": depth.stages, "BUFFERS": depth.buffers,
-            "STATISTICS": int(statistics),
+            **units.macros, "BR": self.rows, "STATISTICS": int(statistics),
             "KIND": '"bf16"' if dtype is dtypes.bfloat16 else '"f16"',
         }  # fmt: skip
         return hopper.cubin(self.kernel, self.source, tuple(macros.items()))
@@ -125,12 +116,10 @@ class _Stem(Candidate[ConvProblem], abc.ABC):
         from genesis.backends.cuda.driver.tensor_maps import Box, MapKernel
 
         p, units = problem, Units.of(problem)
-        depth = None if units is None else self.depth(units)
         assert units is not None
-        assert depth is not None
         images, outputs, height, width = p.output_shape
         results = Box(p.dtype, (images, height, width, outputs), (1, self.rows, COLUMNS, _OUTPUTS))
-        cubin, shared = self.cubin(units, depth, p.dtype, p.statistics), self.shared_memory(units, depth)
+        cubin, shared = self.cubin(units, p.dtype, p.statistics), self.shared_memory(units)
         kernel = MapKernel(p.device, self.kernel, cubin, shared)
         packed = hopper.geometry(self.source).pack(**self.geometry(p))
         return kernel.prepare(self.programs(p) * _num_blocks(p), _THREADS, [results], num_addresses, packed)
@@ -138,7 +127,6 @@ class _Stem(Candidate[ConvProblem], abc.ABC):
 
 class StemForward(_Stem):
     direction, kernel, source = FORWARD, "conv_stem", _FOLDER / "forward.cu"
-    depths = (Depth(2, 2), Depth(2))
 
     def fuses(self, problem: ConvProblem) -> frozenset[str]:
         if problem.statistics and self._has_whole_tiles(problem):
@@ -153,10 +141,10 @@ class StemForward(_Stem):
     def geometry(self, problem: ConvProblem) -> dict[str, int]:
         return {**super().geometry(problem), "relu": int(problem.activation == "relu")}
 
-    def shared_memory(self, units: Units, depth: Depth) -> int:
+    def shared_memory(self, units: Units) -> int:
         weight = -(-units.taps[0] * units.paired_chunks // 2) * 2 * _OUTPUTS * 16
-        tiles = 2 * depth.buffers * self.rows * COLUMNS * _OUTPUTS * 2
-        return tiles + weight + depth.stages * units.patch_bytes(self.rows) + units.raw_bytes(self.rows) + _ALIGNMENT
+        tiles = _CONSUMERS * self.rows * COLUMNS * _OUTPUTS * 2
+        return tiles + weight + _CONSUMERS * units.patch_bytes(self.rows) + units.raw_bytes(self.rows) + _ALIGNMENT
 
     def parts(self, problem: ConvProblem) -> Parts:
         return Parts(self.programs(problem), self.rows * COLUMNS)
@@ -176,27 +164,24 @@ class StemForward(_Stem):
 
 class StemWeightGrad(_Stem):
     direction, kernel, source = WEIGHT_GRAD, "conv_stem_weight_grad", _FOLDER / "weight_grad.cu"
-    depths = (Depth(4), Depth(2))
 
     def fuses(self, problem: ConvProblem) -> frozenset[str]:
         return frozenset()
 
-    def depth(self, units: Units) -> Depth | None:
-        if units.taps[0] not in _ROWS_OF_TAPS or self._num_sums(units) > _MOST_SUMS:
-            return None
-        return super().depth(units)
+    def fits(self, units: Units) -> bool:
+        return super().fits(units) and units.taps[0] in _ROWS_OF_TAPS and self._num_sums(units) <= _MOST_SUMS
 
     def _num_sums(self, units: Units) -> int:
-        """Of a thread."""
+        """Sums that a thread keeps."""
         return units.row_chunks * 4 * units.taps[0]
 
-    def shared_memory(self, units: Units, depth: Depth) -> int:
+    def shared_memory(self, units: Units) -> int:
         stage = self.rows * COLUMNS * _OUTPUTS * 2 + units.patch_bytes(self.rows)
-        loaded = depth.stages * stage + units.raw_bytes(self.rows)
+        loaded = _CONSUMERS * stage + units.raw_bytes(self.rows)
         return max(loaded, self._num_sums(units) * 128 * 4) + _ALIGNMENT
 
     def programs(self, problem: ConvProblem) -> int:
-        """As many more as keep the chains of sums short: a program has two."""
+        """Return more than that where chains of sums would be long: a program has two."""
         least = -(-problem.num_terms // (2 * _LONGEST_CHAIN))
         return min(_num_tiles(problem, self.rows), max(super().programs(problem), least))
 

@@ -9,8 +9,7 @@
 // Programs stay: one keeps the weight of 64 outputs and takes one tile after the other. A warpgroup loads patches, two
 // multiply in turns, so that one writes its tile while the other's products run.
 //
-// Macros: those of units.cuh; STAGES patches on the way, an even number; BUFFERS: tiles of each warpgroup that are being
-// written; KIND "f16" | "bf16"; STATISTICS: of each output, too; tiles are whole then.
+// Macros: those of units.cuh; KIND "f16" | "bf16"; STATISTICS: of each output, too; tiles are whole then.
 #define BN (8 * BR)  // pixels of a tile
 #include "units.cuh"
 #include "outputs_as_rows.cuh"
@@ -25,7 +24,6 @@ struct Geometry {
 constexpr int PAIRED_CHUNKS = PLANES > 1 ? (ROW_CHUNKS + 1) / 2 * 2 : ROW_CHUNKS;
 constexpr int CHUNKS = TAPS_Y * PAIRED_CHUNKS, STEPS = (CHUNKS + 1) / 2;
 constexpr int WEIGHT_BYTES = STEPS * 2 * 1024, TILE_BYTES = BN * 128;
-static_assert(STAGES % 2 == 0, "a stage belongs to one warpgroup");
 
 __device__ constexpr int place_of(int chunk) {  // in a patch, in bytes
   return (chunk / PAIRED_CHUNKS * PITCH + unit_of(chunk % PAIRED_CHUNKS)) * 16;
@@ -77,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(128 * (LOADERS + CONSUMERS), 1) con
     const __grid_constant__ Geometry g) {
   extern __shared__ unsigned char memory[];
   __shared__ __align__(8) u64 barriers[2 * STAGES];
-  const u32 tiles = (shared_address(memory) + 1023) & ~1023u, weight = tiles + CONSUMERS * BUFFERS * TILE_BYTES;
+  const u32 tiles = (shared_address(memory) + 1023) & ~1023u, weight = tiles + CONSUMERS * TILE_BYTES;
   const u32 patches = weight + WEIGHT_BYTES, raw = patches + STAGES * PATCH_BYTES, full = shared_address(barriers), empty = full + 8 * STAGES;
   const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   if (threadIdx.x == 0) {
@@ -105,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(128 * (LOADERS + CONSUMERS), 1) con
   const int row = 64 * block + 16 * warp + lane / 4;
   const float shift[2] = {row < g.num_outputs ? load_bias(bias, row) : 0.f,
                           row + 8 < g.num_outputs ? load_bias(bias, row + 8) : 0.f};
+  const u32 target = tiles + consumer * TILE_BYTES;
   Statistics statistics;
   asm volatile("bar.sync 5, 256;" ::: "memory");  // the weight is there
 #pragma unroll 1
@@ -130,9 +129,8 @@ extern "C" __global__ void __launch_bounds__(128 * (LOADERS + CONSUMERS), 1) con
     keep(sum);
     if (lane == 0) barrier_arrive(empty + 8 * walk.stage());
     if (walk.index + CONSUMERS >= walk.count) let_next_begin();
-    if (threadIdx.x % 128 == 0) wait_for_reads<BUFFERS - 1>();
-    wait_for_group(1 + consumer);  // an earlier tile has left its place
-    const u32 target = tiles + (consumer * BUFFERS + walk.index / CONSUMERS % BUFFERS) * TILE_BYTES;
+    if (threadIdx.x % 128 == 0) wait_for_reads();
+    wait_for_group(1 + consumer);  // the tile before this one has left its place
     statistics.begin_tile(sum, shift);
     if (64 * block + 16 * warp < g.num_outputs) stage_tile(target, sum, shift, g.relu, statistics);
     wait_for_group(1 + consumer);

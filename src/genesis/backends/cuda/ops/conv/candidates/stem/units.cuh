@@ -12,10 +12,10 @@
 // Macros: CHANNELS of the image; TAPS_Y, TAPS_X, STRIDE_Y, STRIDE_X of the convolution; LEAD: pixels without a tap ahead of
 // a window's first; GRANULE: bytes that are loaded at once, 2 or 4; BR rows of a tile.
 #pragma once
-#include "copy_engine.cuh"
-
 #define LOADERS 1  // warpgroups, ahead of those that multiply
 #define CONSUMERS 2
+#define STAGES CONSUMERS  // patches on their way to them
+#include "copy_engine.cuh"
 
 constexpr int PIXELS = CHANNELS <= 4 ? 2 : 1;  // of a unit
 constexpr int PLANES = STRIDE_X > PIXELS ? STRIDE_X / PIXELS : 1;

@@ -30,7 +30,7 @@ class Units:
 
     @classmethod
     def of(cls, problem: ConvProblem) -> Units | None:
-        """Those of a convolution; None: windows do not begin at whole units."""
+        """Return a convolution's; None: its windows do not begin at whole units."""
         p = problem
         channels, taps = p.weight_shape[1], (p.weight_shape[2], p.weight_shape[3])
         pixels, step, padding, width = _pixels(channels), p.stride[1], p.padding[1], p.input_shape[3]
@@ -45,7 +45,7 @@ class Units:
 
     @property
     def pixels(self) -> int:
-        """Of a unit."""
+        """Pixels of a unit."""
         return _pixels(self.channels)
 
     @property
@@ -84,7 +84,7 @@ class Units:
         return -(-self.patch_rows(rows) * self.pitch * 16 // 1024) * 1024
 
     def raw_bytes(self, rows: int) -> int:
-        """Of the image's rows on their way."""
+        """Bytes of the image's rows on their way."""
         span = ((self.plane_units - 1) * self.stride[1] + self.planes * self.pixels) * self.channels * _ITEMSIZE
         return _RAW * self.patch_rows(rows) * ((span + 13) // 16 + 1) * 16
 

@@ -9,7 +9,7 @@
 // Programs stay, and their sums in registers: two warpgroups take tiles in turns, and the second's sums are added to the
 // first's in the end. They are parts of the result, float32.
 //
-// Macros: those of units.cuh; STAGES tiles on the way, an even number; KIND "f16" | "bf16".
+// Macros: those of units.cuh; KIND "f16" | "bf16".
 #include "units.cuh"
 #include "wgmma.cuh"
 
@@ -21,7 +21,6 @@ struct Geometry {
 
 constexpr int GRAD_BYTES = 8 * BR * 128, STAGE_BYTES = GRAD_BYTES + PATCH_BYTES;
 constexpr int SUMS = 4 * TAPS_Y;  // of a chunk, of each thread
-static_assert(STAGES % 2 == 0, "a stage belongs to one warpgroup");
 static_assert(BR % 2 == 0, "a product takes two rows of eight pixels");
 
 // The gradient of a tile, beside its patch.

@@ -72,9 +72,6 @@ __device__ __forceinline__ void store_box(
 // What was written to shared memory is seen by matrix instructions and by the copy engine.
 __device__ __forceinline__ void fence_for_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Their sources may be written again; but those of so many of the last groups.
-template <int PENDING = 0>
-__device__ __forceinline__ void wait_for_reads() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
+// Their sources may be written again.
+__device__ __forceinline__ void wait_for_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

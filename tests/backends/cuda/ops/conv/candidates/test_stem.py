@@ -185,6 +185,7 @@ def hopper_there(monkeypatch: pytest.MonkeyPatch, simulated: Backend) -> None:
         {"weight_shape": (5 * 64, 3, 7, 7)},  # more than there are multiprocessors
         {"weight_shape": (64, 3, 31, 31)},  # more than shared memory holds, and registers
         {"input_shape": (0, 3, 224, 224)},
+        {"input_shape": (1, 3, 8, 1 << 23)},  # rows of 50 MB
         {"stride": (2, 3)},
         {"dilation": (1, 2)},
         {"alignment": 8},

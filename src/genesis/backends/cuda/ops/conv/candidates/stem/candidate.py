@@ -27,6 +27,7 @@ _CONSUMERS, _THREADS = 2, 384
 _ROWS = (32, 28, 24, 16)
 _MOST_MEMORY = 224 << 10  # bytes of shared memory, beside barriers and the sums of statistics
 _ALIGNMENT = 1024  # of tiles in it
+_FAR = 1 << 30  # bytes, less than which the rows of a patch lie apart: units.cuh
 _MOST_SUMS = 160  # of a thread
 _ROWS_OF_TAPS = (3, 4, 5, 7)  # that a product of the weight's gradient takes: wgmma.cuh
 _LONGEST_CHAIN = 1 << 16  # terms: see wgmma/weight_grad.py
@@ -73,6 +74,7 @@ class _Stem(Candidate[ConvProblem], abc.ABC):
             and p.alignment == 16
             and 0 < numel(p.input_shape) < 2**31
             and 0 < numel(p.output_shape) < 2**31
+            and units.patch_rows(self.rows) * p.input_shape[1] * p.input_shape[3] * 2 < _FAR
             and hopper.is_available(p.device)
             and _num_blocks(p) <= hopper.processors(p)
             and self.fits(units)

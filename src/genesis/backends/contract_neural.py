@@ -49,6 +49,8 @@ __all__ = [
     "conv_prepacked",
     "conv_weight_grad",
     "copy_all_into",
+    "cross_entropy",
+    "cross_entropy_backward",
     "embedding_backward",
     "group_norm",
     "group_norm_backward",
@@ -156,13 +158,17 @@ def recurrent(input: Handle, hidden: Handle, cell: Handle | None, weights: Seque
 @op(optional=True)
 def recurrent_backward(grad: Handle, grad_hidden: Handle, grad_cell: Handle | None, saved: Opaque) -> tuple[Handle | None, ...]: """Gradients of input, hidden, cell and weights, where recurrent was told so."""; ...
 
-# --- embedding, losses (cpu/loss.py, cuda/ops/loss) -------------------------------------------------------------------
+# --- embedding, losses (cpu/loss.py, cuda/ops/loss, cuda/ops/cross_entropy) -------------------------------------------
 @op()
 def embedding_backward(grad: Handle, indices: Handle, num_embeddings: int, padding_idx: int, scale_grad_by_freq: bool) -> Handle: """padding_idx -1: none."""; ...
 @op()
 def nll_loss(log_probs: Handle, target: Handle, weight: Handle | None, ignore_index: int) -> tuple[Handle, Handle]: """(N, C, …), (N, …) int64: per element −w[t]·log_probs[t] (0 where ignored), and its weight."""; ...
 @op()
 def nll_loss_backward(grad: Handle, shape: Shape, target: Handle, weight: Handle | None, ignore_index: int) -> Handle: """grad is per element, (N, …)."""; ...
+@op(optional=True)
+def cross_entropy(logits: Handle, target: Handle, weight: Handle | None, ignore_index: int, smoothing: float, reduction: str) -> tuple[Handle, Handle | None, Handle]: """(N, C), (N,) int64: the loss, (N,) or 0-d; for the mean, the sum of weights by which it was divided; and the logarithms of probabilities, (N, C)."""; ...
+@op(optional=True)
+def cross_entropy_backward(grad: Handle, log_probs: Handle, target: Handle, weight: Handle | None, total: Handle | None, ignore_index: int, smoothing: float) -> Handle: """grad as the loss; log_probs and total: as cross_entropy gave them."""; ...
 
 # --- optimizer steps: in place, one call for all parameters (cpu/optimizer.py, cuda/ops/optimizer) --------------------
 @op(in_place=("params", "buffers"), unreplayable="takes an optimizer's step")

@@ -411,6 +411,15 @@ def _nll_loss(call: Recorded, grad: Tensor) -> Gradients:
     return applied(forth, back, (grad,))
 
 
+def _cross_entropy(call: Recorded, grad: Tensor) -> Gradients:
+    """By what it is composed of. A constant that is added to a row changes nothing: log_probs stand for the logits."""
+    log_probs, target, weight, _ = call.saved
+    x = call.input(0, log_probs)
+    classes, weights = call.constant(target), None if weight is None else call.constant(weight)
+    y = classification.NLLLoss.apply(act.log_softmax(x, 1), classes, weights, **call.kwargs)
+    return *_again(call, y, [x], grad), None, None
+
+
 RULES[loss.MSELoss] = _mse_loss
 RULES[loss.L1Loss] = _l1_loss
 RULES[loss.HuberLoss] = _huber_loss
@@ -418,6 +427,7 @@ RULES[binary_loss.BCELoss] = _bce_loss
 RULES[binary_loss.BCEWithLogitsLoss] = _bce_with_logits
 RULES[loss.KLDiv] = _kl_div
 RULES[classification.NLLLoss] = _nll_loss
+RULES[classification.CrossEntropy] = _cross_entropy
 
 
 def _probability_loss(call: Recorded, grad: Tensor) -> Gradients:

@@ -248,6 +248,22 @@ def embedding_backward(name: str, d: Draw) -> Any:
     return grad, d.indices(shape, rows), rows, d.integer(-1, rows - 1), d.chance()
 
 
+@drawn_by("cross_entropy")
+def cross_entropy(name: str, d: Draw) -> Call:
+    count, num_classes, dtype = d.size(1), d.integer(2, 40), d.floating()
+    target, ignored = d.indices((count,), num_classes), d.integer(-1, num_classes - 1)
+    weight = d.tensor((num_classes,), dtype, positive=True) if d.chance() else None
+    smoothing, reduction = d.choice((0.0, 0.1)), d.choice(("none", "sum", "mean"))
+    grad = d.tensor((count,) if reduction == "none" else (), dtype)
+
+    def run(backend: Any, logits: Any, grad: Any, target: Any, weight: Any) -> Any:
+        loss, total, log_probs = backend.cross_entropy(logits, target, weight, ignored, smoothing, reduction)
+        back = backend.cross_entropy_backward(grad, log_probs, target, weight, total, ignored, smoothing)
+        return loss, total, log_probs, back
+
+    return Call(run, (d.tensor((count, num_classes), dtype), grad, target, weight))
+
+
 @drawn_by("nll_loss")
 def nll_loss(name: str, d: Draw) -> Call:
     count, num_classes, rest, dtype = d.size(1), d.integer(2, 9), d.shape(high=2, least=1), d.floating()

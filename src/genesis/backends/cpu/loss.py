@@ -27,6 +27,35 @@ def nll_loss_backward(grad: Tensor, shape: Shape, target: Tensor, weight: Tensor
     return grad.new_zeros(shape).scatter_(1, index.unsqueeze(1), each.masked_fill(~kept, 0).unsqueeze(1))
 
 
+def cross_entropy(
+    logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, smoothing: float, reduction: str
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    log_probs = torch.log_softmax(logits, 1)
+    each, weights = nll_loss(log_probs, target, weight, ignore_index)
+    if smoothing:
+        spread = -(log_probs if weight is None else log_probs * weight).sum(1)
+        spread = torch.where(target != ignore_index, spread, spread.new_zeros(()))
+        each = each * (1 - smoothing) + spread * (smoothing / logits.shape[1])
+    if reduction == "none":
+        return each, None, log_probs
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    total = weights.sum(dtype=wide) if reduction == "mean" else None
+    loss = each.sum(dtype=wide)
+    return (loss if total is None else loss / total).to(logits.dtype), total, log_probs
+
+
+def cross_entropy_backward(
+    grad: Tensor, log_probs: Tensor, target: Tensor, weight: Tensor | None, total: Tensor | None, ignore_index: int,
+    smoothing: float,
+) -> Tensor:  # fmt: skip
+    each = (grad if total is None else (grad / total).to(grad.dtype)).expand(target.shape)
+    result = nll_loss_backward(each * (1 - smoothing), log_probs.shape, target, weight, ignore_index)
+    if smoothing:
+        spread = each.masked_fill(target == ignore_index, 0).unsqueeze(1) * (smoothing / log_probs.shape[1])
+        result = result - (spread if weight is None else spread * weight)
+    return aten._log_softmax_backward_data(result, log_probs, 1, log_probs.dtype)
+
+
 def embedding_backward(
     grad: Tensor, indices: Tensor, num_embeddings: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Tensor:

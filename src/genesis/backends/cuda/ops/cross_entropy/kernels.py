@@ -53,7 +53,7 @@ def _cross_entropy_kernel(
     BLOCK_COLUMNS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Of each row its loss and its target's weight, both 0 where that is ignore_index; and log_probs (rows, classes).
+    """Compute of each row its loss and its target's weight, both 0 where that is ignore_index; and log_probs.
 
     A class that there is not makes NaN.
     """

@@ -30,7 +30,7 @@ def nll_loss_backward(grad: Tensor, shape: Shape, target: Tensor, weight: Tensor
 def cross_entropy(
     logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, smoothing: float, reduction: str
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    log_probs = torch.log_softmax(logits, 1)
+    log_probs, weight = torch.log_softmax(logits, 1), _in(logits.dtype, weight)
     each, weights = nll_loss(log_probs, target, weight, ignore_index)
     if smoothing:
         spread = -(log_probs if weight is None else log_probs * weight).sum(1)
@@ -48,12 +48,17 @@ def cross_entropy_backward(
     grad: Tensor, log_probs: Tensor, target: Tensor, weight: Tensor | None, total: Tensor | None, ignore_index: int,
     smoothing: float,
 ) -> Tensor:  # fmt: skip
+    weight = _in(log_probs.dtype, weight)
     each = (grad if total is None else (grad / total).to(grad.dtype)).expand(target.shape)
     result = nll_loss_backward(each * (1 - smoothing), log_probs.shape, target, weight, ignore_index)
     if smoothing:
         spread = each.masked_fill(target == ignore_index, 0).unsqueeze(1) * (smoothing / log_probs.shape[1])
         result = result - (spread if weight is None else spread * weight)
     return aten._log_softmax_backward_data(result, log_probs, 1, log_probs.dtype)
+
+
+def _in(dtype: torch.dtype, weight: Tensor | None) -> Tensor | None:
+    return None if weight is None else weight.to(dtype)
 
 
 def embedding_backward(

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, TF32, Parts
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
@@ -23,7 +22,7 @@ from genesis.backends.cuda.ops.conv.candidates.wgmma import halo_tile as patch
 from genesis.backends.cuda.ops.conv.candidates.wgmma.halo_tile import HaloTile, HaloTileFamily
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from genesis.backends.cuda.runtime import array, streams
+from tests.backends.cuda.ops.conv.candidates.against_float64 import run_within_margins
 
 PROBLEM = ConvProblem(FORWARD, (2, 64, 56, 56), (64, 64, 3, 3), (1, 1), (1, 1), dtype=dtypes.bfloat16)
 HIGH = ConvProblem(FORWARD, (2, 64, 56, 56), (64, 64, 3, 3), (1, 1), (1, 1), dtype=dtypes.float32, precision="high")
@@ -145,12 +144,6 @@ def test_not_without_a_gpu(simulated: Backend) -> None:
     assert HaloTileFamily().variants(PROBLEM) == []
 
 
-@pytest.fixture
-def hopper_there(monkeypatch: pytest.MonkeyPatch, simulated: Backend) -> None:
-    """As far as the choice of candidates goes: a Hopper GPU of four multiprocessors."""
-    monkeypatch.setattr(hopper, "is_available", lambda device: True)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -216,28 +209,7 @@ def test_parts_of_the_statistics(hopper_there: None) -> None:
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def on_hopper(cuda: Backend) -> Backend:
-    if driver.get().properties(0).compute_capability != 90:
-        pytest.skip("no Hopper GPU")
-    return cuda
-
-
 _ON_GPU = pytest.mark.parametrize("cuda", [pytest.param("auto", marks=pytest.mark.gpu)], indirect=True)
-_MARGIN = 512  # elements around the result that must stay as they are
-
-
-def _on_gpu(problem: ConvProblem, candidate: HaloTile, put: Callable[[Any], Any], get: Any, *operands: Any) -> Any:
-    n, c, h, w = problem.result_shape
-    memory = put(torch.full((n * c * h * w + 2 * _MARGIN,), -7.0, dtype=getattr(torch, problem.dtype.name)))
-    workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
-    addresses = [0 if operand is None else operand.data_pointer for operand in operands]
-    out = memory.data_pointer + _MARGIN * problem.dtype.itemsize
-    candidate.prepare(problem)(streams.current_handle(0), out, *addresses, 0, workspace.data_pointer)
-    found = get(memory).double()
-    assert (found[:_MARGIN] == -7).all()
-    assert (found[-_MARGIN:] == -7).all()
-    return found[_MARGIN:-_MARGIN].view(n, h, w, c).permute(0, 3, 1, 2)
 
 
 @_ON_GPU
@@ -261,7 +233,7 @@ def test_small_integers_are_exact(
     if problem.activation:
         expected = expected.relu()
     for candidate in _variants(problem):
-        result = _on_gpu(problem, candidate, put, get, put(first), put(weight), put(bias))
+        result = run_within_margins(problem, candidate, put, get, put(first), put(weight), put(bias))
         assert torch.equal(result, expected), candidate.name
 
 
@@ -286,7 +258,7 @@ def test_random_numbers(
     hit = torch.zeros(problem.result_shape, dtype=torch.bool)
     hit[0, :, 26:29, 6:9] = hit[1, :, 54:, 58:] = True
     for candidate in _variants(problem):
-        result = _on_gpu(problem, candidate, put, get, put(first), put(weight), None)
+        result = run_within_margins(problem, candidate, put, get, put(first), put(weight), None)
         assert torch.equal(result.isfinite(), ~hit), candidate.name
         error = (result - expected)[~hit].norm() / expected[~hit].norm()
         assert error <= accuracy.error_bound(problem), f"{candidate.name}: {error:.2e}"

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import Parts
 from genesis.backends.cuda.ops.conv.candidates.stem import candidate as stem
 from genesis.backends.cuda.ops.conv.candidates.stem.candidate import StemFamily, StemForward, StemWeightGrad
@@ -21,8 +20,7 @@ from genesis.backends.cuda.ops.conv.candidates.stem.units import Units
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
-from genesis.backends.cuda.runtime import array, streams
-from tests.backends.cuda.ops.conv.candidates import against_float64
+from tests.backends.cuda.ops.conv.candidates.against_float64 import check, run_within_margins
 
 RESNET = ConvProblem(FORWARD, (2, 3, 224, 224), (64, 3, 7, 7), (2, 2), (3, 3), dtype=dtypes.bfloat16)
 CASES = [  # (input, weight, stride, padding)
@@ -165,12 +163,6 @@ def test_kernels_are_given_their_members() -> None:
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def hopper_there(monkeypatch: pytest.MonkeyPatch, simulated: Backend) -> None:
-    """As far as the choice of candidates goes: a Hopper GPU of four multiprocessors."""
-    monkeypatch.setattr(hopper, "is_available", lambda device: True)
-
-
 @pytest.mark.parametrize("direction", [FORWARD, WEIGHT_GRAD])
 @pytest.mark.parametrize(
     "change",
@@ -234,28 +226,7 @@ def test_not_without_a_gpu(simulated: Backend) -> None:
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def on_hopper(cuda: Backend) -> Backend:
-    if driver.get().properties(0).compute_capability != 90:
-        pytest.skip("no Hopper GPU")
-    return cuda
-
-
 _ON_GPU = pytest.mark.parametrize("cuda", [pytest.param("auto", marks=pytest.mark.gpu)], indirect=True)
-_MARGIN = 512  # elements around the result that must stay as they are
-
-
-def _on_gpu(problem: ConvProblem, candidate: Any, put: Callable[[Any], Any], get: Any, *operands: Any) -> Any:
-    n, c, h, w = problem.result_shape
-    memory = put(torch.full((n * c * h * w + 2 * _MARGIN,), -7.0, dtype=getattr(torch, problem.dtype.name)))
-    workspace = array.empty((max(candidate.workspace(problem), 1),), dtypes.uint8)
-    addresses = [0 if operand is None else operand.data_pointer for operand in operands]
-    out = memory.data_pointer + _MARGIN * problem.dtype.itemsize
-    candidate.prepare(problem)(streams.current_handle(0), out, *addresses, 0, workspace.data_pointer)
-    found = get(memory).double()
-    assert (found[:_MARGIN] == -7).all()
-    assert (found[-_MARGIN:] == -7).all()
-    return found[_MARGIN:-_MARGIN].view(n, h, w, c).permute(0, 3, 1, 2)
 
 
 @_ON_GPU
@@ -272,11 +243,11 @@ def test_small_integers_are_exact(
     weight = torch.randint(-1, 2, problem.weight_shape).to(kind).contiguous(memory_format=torch.channels_last)
     bias = torch.randint(-9, 10, problem.weight_shape[:1]).to(kind)
     exact = F.conv2d(x.double(), weight.double(), bias.double(), problem.stride, problem.padding)
-    assert exact.abs().max() <= 2048 if dtype is dtypes.float16 else 256
+    assert exact.abs().max() <= (2048 if dtype is dtypes.float16 else 256)
     found = list(StemFamily().variants(problem))
     assert found
     for candidate in found:
-        result = _on_gpu(problem, candidate, put, get, put(x), put(weight), put(bias))
+        result = run_within_margins(problem, candidate, put, get, put(x), put(weight), put(bias))
         assert torch.equal(result, exact.relu()), candidate.name
     sparse = torch.rand(problem.output_shape) < 128 / problem.num_terms / 100
     gradient_of = dataclasses.replace(problem, direction=WEIGHT_GRAD, bias=False, activation=None)
@@ -286,7 +257,7 @@ def test_small_integers_are_exact(
     )
     assert exact.abs().max() <= 256
     for candidate in StemFamily().variants(gradient_of):
-        result = _on_gpu(gradient_of, candidate, put, get, put(grad), put(x), None)
+        result = run_within_margins(gradient_of, candidate, put, get, put(grad), put(x), None)
         assert torch.equal(result, exact), candidate.name
 
 
@@ -298,4 +269,4 @@ def test_random_numbers(on_hopper: Backend, put: Callable[[Any], Any], get: Any,
     for case in (((24, 3, 224, 224), *CASES[0][1:]), ((30, 3, 101, 99), *CASES[1][1:])):
         problem = _problem(case, direction, dtype)
         for candidate in StemFamily().variants(problem):
-            against_float64.check(put, get, problem, candidate)
+            check(put, get, problem, candidate)

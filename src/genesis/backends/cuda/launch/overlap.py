@@ -55,3 +55,9 @@ def _end(is_beside, PDL: tl.constexpr):
     if PDL:  # noqa: SIM102  (the first is decided when it is compiled)
         if is_beside != 0:
             gdc_wait()
+
+
+@triton.jit
+def _barrier_kernel(PDL: tl.constexpr):
+    """Do nothing, after all that was launched before; the next kernel comes up when this one ends: see barrier.py."""
+    _follow_and_hold(PDL)

@@ -10,6 +10,7 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError, cudnn
 from genesis.backends.cuda.driver.cudnn import Graph, Sums
 from genesis.backends.cuda.engine.candidate import FULL, TF32, Candidate, Family, Launch
+from genesis.backends.cuda.launch.barrier import behind_all
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, ConvProblem
 from genesis.shapes import numel
 
@@ -61,6 +62,8 @@ class Cudnn(Candidate[ConvProblem]):
     def prepare(self, problem: ConvProblem) -> Launch:
         graph, index = self._build(problem)
         execute = graph.runner(index)
+        if problem.bias or problem.residual:  # which its kernels may read too soon
+            execute = behind_all(execute, problem.device)
         if problem.bias and problem.residual:
             return lambda stream, out, first, second, bias, residual, workspace: execute(
                 stream, workspace, first, second, bias, residual, out

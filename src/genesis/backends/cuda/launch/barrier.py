@@ -1,0 +1,31 @@
+"""Other libraries' kernels that come up while the one before still runs, and read something before they wait for it.
+
+The engine that cuDNN 9.19 compiles for a fused convolution reads bias and residual so, on Hopper. After kernels that
+let the next one come up early (overlap.py), these would be what memory held before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.driver.overlap import overlaps
+from genesis.backends.cuda.launch.overlap import _barrier_kernel
+from genesis.backends.cuda.launch.triton import prepare_raw
+
+Rest = ParamSpec("Rest")
+Launch = Callable[Concatenate[int, Rest], None]  # on a stream
+
+
+def behind_all(launch: Launch[Rest], device: int) -> Launch[Rest]:
+    """The same launch, whose kernels come up only when all that was launched before has ended."""
+    if not overlaps(driver.get().properties(device).compute_capability):
+        return launch
+    wait = prepare_raw(_barrier_kernel, device, (1,), (), num_warps=1)
+
+    def run(stream: int, /, *args: Rest.args, **kwargs: Rest.kwargs) -> None:
+        wait(stream)
+        launch(stream, *args, **kwargs)
+
+    return run

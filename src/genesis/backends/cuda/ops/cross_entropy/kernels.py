@@ -31,7 +31,18 @@ def _weights(weight_ptr, weight_stride, columns, num_classes, COMPUTE: tl.conste
 
 
 @triton.jit
+def _store_sum(out_ptr, total_ptr, loss, total):
+    """out = loss, or by total where that is kept."""
+    if total_ptr is not None:
+        tl.store(total_ptr, total)
+        loss = libdevice.div_rn(loss, total)
+    tl.store(out_ptr, loss.to(out_ptr.dtype.element_ty))
+
+
+@triton.jit
 def _cross_entropy_kernel(
+    out_ptr,
+    total_ptr,
     loss_ptr,
     each_ptr,
     log_probs_ptr,
@@ -55,7 +66,8 @@ def _cross_entropy_kernel(
 ):
     """Compute of each row its loss and its target's weight, both 0 where that is ignore_index; and log_probs.
 
-    A class that there is not makes NaN.
+    A class that there is not makes NaN. With out, one program has all rows: out is the sum of their losses, by total,
+    the sum of their weights, where that is wanted.
     """
     _follow(PDL)
     rows, columns, mask = _tile(num_rows, num_classes, WIDE, BLOCK_ROWS, BLOCK_COLUMNS)
@@ -76,29 +88,27 @@ def _cross_entropy_kernel(
         spread = tl.where(mask, libdevice.mul_rn(log_probs, tl.zeros_like(x) + weights[None, :]), 0.0)
         loss = loss * (1 - SMOOTHING) - tl.sum(spread, 1) * SPREAD
     loss = tl.where(kept, loss, 0.0)
-    tl.store(loss_ptr + rows, loss.to(loss_ptr.dtype.element_ty), mask=rows < num_rows)
-    tl.store(each_ptr + rows, weight, mask=rows < num_rows)
+    if out_ptr is None:
+        tl.store(loss_ptr + rows, loss.to(loss_ptr.dtype.element_ty), mask=rows < num_rows)
+        tl.store(each_ptr + rows, weight, mask=rows < num_rows)
+    else:
+        _store_sum(out_ptr, total_ptr, tl.sum(loss, 0), tl.sum(weight, 0))
 
 
 @triton.jit
 def _finish_kernel(
     out_ptr, total_ptr, loss_ptr, each_ptr, num_rows,
-    MEAN: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    COMPUTE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The sum of losses; MEAN: by the sum of weights, which is kept as total. One program."""
+    """The sum of losses, by that of weights where total is to keep it. One program."""
     _follow(PDL)
     losses, weights = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
     for first in range(0, num_rows, BLOCK):
         rows = first + tl.arange(0, BLOCK)
         losses += tl.load(loss_ptr + rows, mask=rows < num_rows, other=0)
-        if MEAN:
+        if total_ptr is not None:
             weights += tl.load(each_ptr + rows, mask=rows < num_rows, other=0)
-    result = tl.sum(losses, 0)
-    if MEAN:
-        total = tl.sum(weights, 0)
-        tl.store(total_ptr, total)
-        result = libdevice.div_rn(result, total)
-    tl.store(out_ptr, result.to(out_ptr.dtype.element_ty))
+    _store_sum(out_ptr, total_ptr, tl.sum(losses, 0), tl.sum(weights, 0))
 
 
 @triton.jit
@@ -154,11 +164,12 @@ def _specimens(dtype, wide):
     for weight, total, smoothing in ((None, wide, 0.0), (dtype, None, 0.1)):
         constants = {"SMOOTHING": smoothing, "SPREAD": smoothing / 1000, **tile}
         numbers = (4096, 1000, -100)
-        args = (wide, wide, dtype, dtype, dtypes.int64, weight, *numbers, 1000, 1, 1, 1)
-        yield Specimen(_cross_entropy_kernel, args, constants)
+        for results in ((None, None, wide, wide), (dtype, total, None, None)):
+            args = (*results, dtype, dtype, dtypes.int64, weight, *numbers, 1000, 1, 1, 1)
+            yield Specimen(_cross_entropy_kernel, args, constants)
         args = (dtype, dtype, dtype, dtypes.int64, weight, total, *numbers, 0, 1, 1)
         yield Specimen(_cross_entropy_backward_kernel, args, constants)
-        finish = {"MEAN": total is not None, "COMPUTE": COMPUTE[dtype], "BLOCK": 1024}
+        finish = {"COMPUTE": COMPUTE[dtype], "BLOCK": 1024}
         yield Specimen(_finish_kernel, (dtype, total, wide, wide, 4096), finish)
 
 

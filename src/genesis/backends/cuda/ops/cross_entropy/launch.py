@@ -1,4 +1,4 @@
-"""Cross entropy over class indices: two launches forward, of which the second adds up the rows; one backward."""
+"""Cross entropy over class indices: forward one launch, and of many rows a second, which adds them up; one backward."""
 
 from __future__ import annotations
 
@@ -27,27 +27,33 @@ def cross_entropy(
     device, (num_rows, num_classes) = logits.device_index, logits.shape
     wide = accumulator(logits.dtype)
     rows, log_probs = layout_of((num_rows,), wide, device), layout_of(logits.shape, logits.dtype, device)
-    none = reduction == "none"
+    none, grid = reduction == "none", _grid(logits)
     loss = layout_of((num_rows,), logits.dtype, device) if none else rows
+    out, total = layout_of((), logits.dtype, device), layout_of((), wide, device) if reduction == "mean" else None
+    in_one = grid == (1,) and not none
+    results = (out, total, None, None) if in_one else (None, None, loss, rows)
     compute = prepare_raw(
-        kernels._cross_entropy_kernel, device, _grid(logits), (loss, rows, log_probs, logits, target, weight),
+        kernels._cross_entropy_kernel, device, grid, (*results, log_probs, logits, target, weight),
         num_rows, num_classes, ignore_index, *logits.strides, target.strides[0],
         1 if weight is None else weight.strides[0], **_tile(logits, smoothing),
     )  # fmt: skip
-    out, total = layout_of((), logits.dtype, device), layout_of((), wide, device) if reduction == "mean" else None
-    finish = None if none else prepare_raw(
-        kernels._finish_kernel, device, (1,), (out, total, rows, rows), num_rows, MEAN=reduction == "mean",
-        COMPUTE=COMPUTE[wide], BLOCK=_BLOCK,
+    finish = None if none or in_one else prepare_raw(
+        kernels._finish_kernel, device, (1,), (out, total, rows, rows), num_rows, COMPUTE=COMPUTE[wide], BLOCK=_BLOCK
     )  # fmt: skip
 
     def run(logits: DeviceArray, target: DeviceArray, weight: DeviceArray | None) -> Loss:
         stream = streams.current_handle(device)
-        losses, each, kept = loss.new(stream), rows.new(stream), log_probs.new(stream)
-        operands = (logits.data_pointer, target.data_pointer, address(weight))
-        compute(stream, losses.data_pointer, each.data_pointer, kept.data_pointer, *operands)
+        kept, operands = log_probs.new(stream), (logits.data_pointer, target.data_pointer, address(weight))
+        sum_of_weights = None if total is None else total.new(stream)
+        if in_one:
+            result = out.new(stream)
+            compute(stream, result.data_pointer, address(sum_of_weights), 0, 0, kept.data_pointer, *operands)
+            return result, sum_of_weights, kept
+        losses, each = loss.new(stream), rows.new(stream)
+        compute(stream, 0, 0, losses.data_pointer, each.data_pointer, kept.data_pointer, *operands)
         if finish is None:
             return losses, None, kept
-        result, sum_of_weights = out.new(stream), None if total is None else total.new(stream)
+        result = out.new(stream)
         finish(stream, result.data_pointer, address(sum_of_weights), losses.data_pointer, each.data_pointer)
         return result, sum_of_weights, kept
 

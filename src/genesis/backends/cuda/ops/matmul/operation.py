@@ -14,6 +14,7 @@ from genesis.backends.cuda.ops.matmul import bench
 from genesis.backends.cuda.ops.matmul.bench import MatmulBench
 from genesis.backends.cuda.ops.matmul.candidates import CublasltFamily, TiledFamily
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
+from genesis.backends.cuda.ops.matmul.skinny import SkinnyFamily
 from genesis.backends.cuda.runtime.memory import Storage, allocate
 from genesis.backends.engine import accuracy
 from genesis.errors import OutOfMemoryError
@@ -40,7 +41,7 @@ class MatmulPlan(Plan[MatmulProblem]):
 
 class Matmul(Operation[MatmulProblem]):
     def families(self, problem: MatmulProblem) -> Sequence[Family[MatmulProblem]]:
-        """cuBLASLt first: where it has anything, it is the better guess."""
+        """Those of few rows first, then cuBLASLt: where it has anything, it is the better guess."""
         return _FAMILIES
 
     def plan(self, problem: MatmulProblem) -> MatmulPlan:
@@ -69,6 +70,6 @@ class Matmul(Operation[MatmulProblem]):
         return chain * (math.sqrt(2) if p.dtype is dtypes.float64 else 1)
 
 
-_FAMILIES: tuple[Family[MatmulProblem], ...] = (CublasltFamily(), TiledFamily())
+_FAMILIES: tuple[Family[MatmulProblem], ...] = (SkinnyFamily(), CublasltFamily(), TiledFamily())
 MATMUL = Matmul()
 stored.register(MATMUL)

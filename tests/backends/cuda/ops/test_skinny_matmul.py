@@ -1,0 +1,121 @@
+"""Products of few rows as 1×1 convolutions: which direction they are, and on a GPU what the kernels compute."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from genesis import dtypes
+from genesis.backends.backend import Backend
+from genesis.backends.cuda.engine.bench import build
+from genesis.backends.cuda.ops.conv.candidates import programs
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.matmul.operation import MATMUL
+from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
+from genesis.backends.cuda.ops.matmul.skinny import SkinnyFamily, convolution
+
+FAMILY = SkinnyFamily()
+# A layer's (rows, inputs, outputs), and its three products.
+LAYERS = [(128, 784, 512), (128, 512, 256), (128, 256, 10), (1, 64, 64), (33, 100, 7), (200, 1, 48), (64, 40, 1)]
+DIRECTIONS = [FORWARD, INPUT_GRAD, WEIGHT_GRAD]
+
+
+def _problem(
+    layer: tuple[int, int, int], direction: str, bias: bool = False, dtype: dtypes.DType = dtypes.float32
+) -> MatmulProblem:
+    """A product of a layer as F.linear and its gradients ask for it."""
+    rows, inputs, outputs = layer
+    (m, n, k), x, y = {
+        FORWARD: ((rows, outputs, inputs), (inputs, 1), (1, inputs)),
+        INPUT_GRAD: ((rows, inputs, outputs), (outputs, 1), (inputs, 1)),
+        WEIGHT_GRAD: ((outputs, inputs, rows), (1, outputs), (inputs, 1)),
+    }[direction]
+    return MatmulProblem(0, dtype, m, n, k, x, y, (1,), (0,), (0,), bias, 16, "highest")
+
+
+def _product(conv: ConvProblem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """What the convolution is, of operands as they lie in memory."""
+    (pixels, channels), outputs = conv.input_shape[:2], conv.weight_shape[0]
+    grad = (pixels, outputs)
+    if conv.direction == FORWARD:
+        return first.reshape(pixels, channels) @ second.reshape(outputs, channels).T
+    if conv.direction == INPUT_GRAD:
+        return first.reshape(grad) @ second.reshape(outputs, channels)
+    return first.reshape(grad).T @ second.reshape(pixels, channels)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_layers_products_are_a_convolutions_directions(layer: tuple[int, int, int], direction: str) -> None:
+    p, draw = _problem(layer, direction), np.random.default_rng(0)
+    first, second = draw.normal(size=p.rows * p.terms), draw.normal(size=p.terms * p.columns)
+    x, y = (
+        np.lib.stride_tricks.as_strided(memory, shape, [8 * step for step in strides])
+        for memory, shape, strides in (
+            (first, (p.rows, p.terms), p.x_strides),
+            (second, (p.terms, p.columns), p.y_strides),
+        )
+    )
+    conv = convolution(p)
+    assert conv is not None
+    assert conv.direction == direction or 1 in layer  # where strides do not tell two of them apart
+    np.testing.assert_allclose(_product(conv, first, second), x @ y, rtol=1e-10, atol=1e-10)
+    assert conv.flops == p.flops
+    assert conv.result_shape[1] == p.columns  # which the bias has
+
+
+@pytest.mark.parametrize(
+    "strides",
+    [
+        {"x_strides": (800, 1)},  # a part of rows
+        {"x_strides": (0, 1)},
+        {"y_strides": (2, 784)},
+        {"x_strides": (1, 128)},  # both are transposed
+        {"batch_shape": (2,), "x_batch_strides": (128 * 784,)},
+    ],
+    ids=str,
+)
+def test_others_are_none(strides: dict[str, tuple[int, ...]]) -> None:
+    forward = _problem(LAYERS[0], FORWARD)
+    assert convolution(MatmulProblem(**{**vars(forward), **strides})) is None
+    assert list(FAMILY.trials(MatmulProblem(**{**vars(forward), **strides}))) == []
+
+
+def test_a_bias_belongs_to_columns() -> None:
+    assert convolution(_problem(LAYERS[0], WEIGHT_GRAD, bias=True)) is None  # a weight's gradient takes none
+    forward = convolution(_problem(LAYERS[0], FORWARD, bias=True))
+    assert forward is not None
+    assert forward.bias
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_small_layers_are_guessed(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "is_available", lambda device: True)
+    for layer in LAYERS[:3]:
+        problem = _problem(layer, direction)
+        first = next(iter(FAMILY.variants(problem)))
+        again = FAMILY.named(problem, first.name)
+        assert again is not None
+        assert again.name == first.name
+        assert again.supports(problem)
+    assert not FAMILY.variants(_problem((4096, 1024, 1024), direction)), "tensor cores, or a library"
+    assert not FAMILY.variants(_problem((4, 5, 6), direction)), "not worth a compiler"
+    assert FAMILY.trials(_problem((4, 5, 6), direction))
+    assert FAMILY.named(_problem((4, 5, 6), direction), "skinny_gemm/of another version") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_their_results(layer: tuple[int, int, int], direction: str, dtype: dtypes.DType, gpu: Backend) -> None:
+    problem = _problem(layer, direction, bias=direction != WEIGHT_GRAD, dtype=dtype)
+    bench, bound = MATMUL.bench(problem), MATMUL.error_bound(problem)
+    candidates = list(FAMILY.trials(problem))[:3]
+    assert candidates
+    for candidate in candidates:
+        built = build(candidate, problem, 0)
+        assert built is not None
+        assert bench.error(built) <= bound, candidate.name
+    torch.cuda.synchronize()

@@ -41,7 +41,7 @@ class MatmulPlan(Plan[MatmulProblem]):
 
 class Matmul(Operation[MatmulProblem]):
     def families(self, problem: MatmulProblem) -> Sequence[Family[MatmulProblem]]:
-        """Those of few rows first, then cuBLASLt: where it has anything, it is the better guess."""
+        """Begin with those of few rows, then cuBLASLt: where it has anything, it is the better guess."""
         return _FAMILIES
 
     def plan(self, problem: MatmulProblem) -> MatmulPlan:

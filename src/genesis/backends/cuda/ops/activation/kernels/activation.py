@@ -198,7 +198,7 @@ def _hardswish_kernel(x):
 
 @triton.jit
 def _hardswish_backward_kernel(grad, x):
-    inside = grad * (x * (1.0 / 3.0) + 0.5)  # d = 0 | x/3 + 1/2 | 1
+    inside = grad * ((x + 1.5) * (1.0 / 3.0))  # d = 0 | x/3 + 1/2, exactly 0 at −3/2 | 1
     return tl.where(x <= -3.0, 0, tl.where(x < 3.0, inside, grad))
 
 

@@ -194,3 +194,16 @@ def test_infinities_and_nan_stay_in_their_windows(cuda: Backend, put: Put, get: 
     assert torch.equal(result.isnan(), expected.isnan())
     assert torch.equal(result.isfinite(), finite)
     close(result[finite].float(), expected[finite], torch.float32)
+
+
+def test_operands_that_are_aligned_otherwise_have_another_plan(cuda: Backend, put: Put, get: Get) -> None:
+    """Batches of odd images cut from one array: a kernel for one's addresses may load more at once than another's."""
+    memory, weight = torch.randn(600).bfloat16(), torch.randn(8, 8, 3, 3).bfloat16()
+    geometry = ConvGeometry((1, 1), (1, 1), (1, 1), 1)
+    plans.forget()
+    for offset in (0, 4, 2, 1, 8):
+        x = memory[offset : offset + 576].view(2, 6, 6, 8).permute(0, 3, 1, 2)
+        found = get(cuda.conv_forward(put(x), put(weight), None, geometry))
+        expected = F.conv2d(x.double(), weight.double(), padding=1)
+        assert (found.double() - expected).norm() <= TOLERANCE[torch.bfloat16] * expected.norm()
+    assert sorted(plan.problem.alignment for plan in plans.all_plans()) == [2, 4, 8, 16]

@@ -121,8 +121,8 @@ def _run(
     precision = get_float32_precision() if first.dtype is float32 else "highest"
     key = (
         direction, first._layout or first.layout, second._layout or second.layout,
-        None if bias is None else bias.layout, None if residual is None else residual.layout, activation,
-        result_shape, geometry, precision, statistics,
+        None if bias is None else bias.layout, None if residual is None else residual.layout, _alignment(operands),
+        activation, result_shape, geometry, precision, statistics,
     )  # fmt: skip
     call = _calls.get(key)
     if call is not None:
@@ -130,10 +130,6 @@ def _run(
     if not first.dtype.is_floating_point:
         raise NotImplementedError(f"{_OPS[direction]} has no cuda implementation for {first.dtype.name}")
     ordered = _ordered(*operands)
-    there = [operand for operand in ordered if operand is not None]
-    bits = 16
-    for operand in there:
-        bits |= operand.data_pointer
     input_shape, weight_shape = {
         FORWARD: (first.shape, second.shape),
         INPUT_GRAD: (result_shape, second.shape),
@@ -144,7 +140,8 @@ def _run(
     problem = ConvProblem(
         direction, input_shape, weight_shape, *geometry, dtype=first.dtype,
         bias=bias is not None, residual=residual is not None, activation=activation, statistics=statistics,
-        alignment=bits & -bits, precision=precision, deterministic=settings.deterministic, device=first.device_index,
+        alignment=_alignment(ordered), precision=precision, deterministic=settings.deterministic,
+        device=first.device_index,
     )  # fmt: skip
     if numel(problem.result_shape) == 0:
         shape = problem.result_shape
@@ -162,6 +159,17 @@ def _run(
     if planner.may_keep(plan):
         _calls[key] = plan if as_given else lambda *operands: plan(*_ordered(*operands))
     return plan(*ordered)
+
+
+def _alignment(operands: _Operands) -> int:
+    """By how many bytes all addresses are divisible, up to 16."""
+    first, second, bias, residual = operands
+    bits = first.data_pointer | second.data_pointer | 16
+    if bias is not None:
+        bits |= bias.data_pointer
+    if residual is not None:
+        bits |= residual.data_pointer
+    return bits & -bits
 
 
 def _ordered(

@@ -10,6 +10,7 @@ from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine.bench import build
 from genesis.backends.cuda.ops.conv.candidates import programs
+from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemm, SkinnyGemmFamily
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.matmul.operation import MATMUL
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
@@ -103,6 +104,19 @@ def test_small_layers_are_guessed(direction: str, monkeypatch: pytest.MonkeyPatc
     assert not FAMILY.variants(_problem((4, 5, 6), direction)), "not worth a compiler"
     assert FAMILY.trials(_problem((4, 5, 6), direction))
     assert FAMILY.named(_problem((4, 5, 6), direction), "skinny_gemm/of another version") is None
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_batches_of_many_sizes_share_kernels(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "is_available", lambda device: True)
+    programs_of = set()
+    for rows in range(65, 129):
+        conv = convolution(_problem((rows, 784, 512), direction))
+        assert conv is not None
+        candidate = SkinnyGemmFamily().variants(conv)[0]
+        assert isinstance(candidate, SkinnyGemm)
+        programs_of.add(str(candidate.program(conv)))
+    assert len(programs_of) <= 3  # a tile may be too inaccurate for fewer terms than it was chosen for
 
 
 @pytest.mark.gpu

@@ -1,9 +1,10 @@
-"""Runs Triton kernels on host memory, with Triton's own interpreter and four things that it lacks.
+"""Runs Triton kernels on host memory, with Triton's own interpreter and five things that it lacks.
 
 - A kernel is decorated by plain @triton.jit, so the same object can be compiled to a cubin in the same process.
 - bfloat16: conversions round to nearest even, dot works, and arithmetic on bits raises instead of being wrong.
 - libdevice functions, computed by NumPy.
 - A load or store outside of all arrays raises and names the kernel.
+- So does an argument that is not what the kernel would be compiled for: 1, or divisible by 16.
 """
 
 from __future__ import annotations
@@ -84,8 +85,12 @@ class Regions:
 
 
 def _arguments(kernel: JITFunction, signature: Signature, values: Sequence[Value]) -> dict[str, object]:
-    constants = dict(signature.constants)
+    constants, divisible = dict(signature.constants), frozenset(signature.divisible_by_16)
     rest = iter(values)
+
+    def refuse(path: Path, what: str, value: Value) -> None:
+        name = ".".join(map(str, (kernel.arg_names[path[0]], *path[1:])))
+        raise KernelError(f"{kernel_name(kernel, signature)}: {name} is compiled as {what}, and given as {value}")
 
     def convert(kind: Kind, path: Path) -> object:
         if isinstance(kind, tuple):
@@ -94,7 +99,11 @@ def _arguments(kernel: JITFunction, signature: Signature, values: Sequence[Value
             return constants[path]
         value = next(rest)
         if kind == "constexpr":
+            if constants[path] is not None and value != constants[path]:
+                refuse(path, f"{constants[path]}", value)
             return constants[path]
+        if path in divisible and value % 16:
+            refuse(path, "divisible by 16", value)
         element = tl.str_to_ty(kind, None)
         data = np.array([value], np.uint64 if kind.startswith("*") else interpreter._get_np_dtype(element))
         return tl.tensor(TensorHandle(data, element), element)

@@ -13,7 +13,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.shape import Tile, Work, num_pixels, promising
+from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.shape import Tile, Work, num_pixels, promising, rounded
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
 
@@ -34,7 +34,7 @@ class SkinnyGemmFamily(Family[ConvProblem]):
     def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
         if not _supports(problem):
             return ()
-        return [each for each in map(SkinnyGemm, _promising(problem)) if admissible(each, problem)]
+        return [each for each in map(SkinnyGemm, _promising(rounded(problem))) if admissible(each, problem)]
 
     def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
         tile = Tile.named(name.removeprefix(f"{self.prefix}/"))
@@ -51,7 +51,9 @@ class SkinnyGemm(Candidate[ConvProblem]):
         self.name = f"{SkinnyGemmFamily.prefix}/{tile}"
 
     def supports(self, problem: ConvProblem) -> bool:
-        return _supports(problem) and Work(problem, self.tile).is_possible()
+        if not _supports(problem):
+            return False
+        return all(Work(each, self.tile).is_possible() for each in (problem, rounded(problem)))
 
     def fuses(self, problem: ConvProblem) -> frozenset[str]:
         return PLAIN
@@ -59,7 +61,7 @@ class SkinnyGemm(Candidate[ConvProblem]):
     def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
         """The kernel's name, and what it is compiled with."""
         name = "skinny_gemm_forward" if problem.direction == FORWARD else "skinny_gemm_gradient"
-        return name, Work(problem, self.tile).macros
+        return name, Work(rounded(problem), self.tile).macros
 
     def prepare(self, problem: ConvProblem) -> Launch:
         p, work = problem, Work(problem, self.tile)

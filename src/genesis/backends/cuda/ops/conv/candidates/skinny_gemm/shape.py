@@ -215,6 +215,15 @@ def num_pixels(problem: ConvProblem) -> int:
     return images * math.prod(sizes)
 
 
+def rounded(problem: ConvProblem) -> ConvProblem:
+    """The problem of as many pixels as the next power of 2: what its kernel is compiled for, and its tiles suit.
+
+    Batches of many sizes, as of sentences, have few kernels so.
+    """
+    images = (power_of_2(num_pixels(problem)), problem.weight_shape[1], 1, 1)
+    return dataclasses.replace(problem, input_shape=images)
+
+
 def promising(problem: ConvProblem) -> list[Tile]:
     """The tiles worth trying, the most promising first: a few of each size, of a thread's and of a block's."""
     works = (Work(problem, tile) for tile in tiles(problem))

@@ -11,8 +11,9 @@ from triton.language.extra.cuda import libdevice
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
+from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.driver.interpreter import Regions, bfloat16_to_float, float_to_bfloat16
-from genesis.backends.cuda.launch.triton import launch
+from genesis.backends.cuda.launch.triton import launch, load, prepare_raw
 from genesis.backends.cuda.runtime import array
 
 
@@ -158,6 +159,19 @@ def test_what_the_interpreter_replaces_is_put_back(simulated: Backend) -> None:
     launch(_loop_kernel, (1,), array.empty((1,), dtypes.float32), upload(simulated, np.ones(8, np.float32)), 8, BLOCK=8)
     assert (tl.tensor.__init__, tl.block_type.__init__, tl.load) == before
     assert before[0].__module__ == before[1].__module__ == "triton.language.core"
+
+
+def test_arguments_are_what_the_kernel_is_compiled_for(simulated: Backend) -> None:
+    """A launch that was prepared for other arguments would load across their ends on a GPU."""
+    x, out = upload(simulated, np.ones(32, np.float32)), array.empty((1,), dtypes.float32)
+    run = prepare_raw(_loop_kernel, 0, (1,), (out.layout, x.layout), 16, BLOCK=8)
+    run(0, out.data_pointer, x.data_pointer)
+    with pytest.raises(KernelError, match="_loop_kernel: x_ptr is compiled as divisible by 16, and given as"):
+        run(0, out.data_pointer, x.data_pointer + 4)
+    prepared = load(_loop_kernel, 0, ("*fp32/16", "*fp32/16", "1"), {"BLOCK": 8}).prepare((1, 1, 1), 3, ())
+    prepared(0, out.data_pointer, x.data_pointer, 1)
+    with pytest.raises(KernelError, match="is compiled as 1, and given as 2"):
+        prepared(0, out.data_pointer, x.data_pointer, 2)
 
 
 def test_regions() -> None:

@@ -102,7 +102,7 @@ def _arguments(kernel: JITFunction, signature: Signature, values: Sequence[Value
             if constants[path] is not None and value != constants[path]:
                 refuse(path, f"{constants[path]}", value)
             return constants[path]
-        if path in divisible and value % 16:
+        if path in divisible and (value is None or value % 16):
             refuse(path, "divisible by 16", value)
         element = tl.str_to_ty(kind, None)
         data = np.array([value], np.uint64 if kind.startswith("*") else interpreter._get_np_dtype(element))

@@ -5,9 +5,14 @@ from __future__ import annotations
 from genesis.settings import settings
 
 
-def overlaps(compute_capability: int) -> bool:
-    """Do a device's kernels overlap so? From Hopper on, in data centres.
+def can_overlap(compute_capability: int) -> bool:
+    """May a device's kernels overlap so? From Hopper on, in data centres.
 
     sm_120 has the instructions too, but captures of such launches were seen to fail there (sgl-project/sglang#18596).
     """
-    return settings.overlap and 90 <= compute_capability < 110
+    return 90 <= compute_capability < 110
+
+
+def overlaps(compute_capability: int) -> bool:
+    """Do they, as GENESIS_OVERLAP says?"""
+    return settings.overlap and can_overlap(compute_capability)

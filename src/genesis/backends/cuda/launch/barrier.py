@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
 from genesis.backends.cuda import driver
-from genesis.backends.cuda.driver.overlap import overlaps
+from genesis.backends.cuda.driver.overlap import can_overlap
 from genesis.backends.cuda.launch.overlap import _barrier_kernel
 from genesis.backends.cuda.launch.triton import prepare_raw
 
@@ -19,8 +19,11 @@ Launch = Callable[Concatenate[int, Rest], None]  # on a stream
 
 
 def behind_all(launch: Launch[Rest], device: int) -> Launch[Rest]:
-    """The same launch, whose kernels come up only when all that was launched before has ended."""
-    if not overlaps(driver.get().properties(device).compute_capability):
+    """The same launch, whose kernels come up only when all that was launched before has ended.
+
+    Whatever GENESIS_OVERLAP says now: what is launched before it may have been prepared under another setting.
+    """
+    if not can_overlap(driver.get().properties(device).compute_capability):
         return launch
     wait = prepare_raw(_barrier_kernel, device, (1,), (), num_warps=1)
 

@@ -19,7 +19,7 @@ from genesis.shapes import Shape, strides_in_order
 
 _TILE = 4096  # elements of a tile: 32 in each thread of 4 warps
 _KEPT = 128  # of those, kept ones that lie side by side: 512 bytes of float32
-_FEW_KEPT = 32  # where so the reduced ones are too few for a second launch to pay
+_FEW_KEPT = 32  # where the device is not filled otherwise, and reduced ones are too few for a second launch to pay
 _LEAST_TILES = 2  # per program, for a split to pay
 _WAVES = 8  # programs per multiprocessor
 
@@ -79,8 +79,9 @@ def _walk(shape: Shape, strides: Shape, dims: Shape, device: int, one_split: boo
     outer, outer_steps, inner, inner_steps = shape_in[:cut], steps_in[:cut], shape_in[cut:], steps_in[cut:]
     inner_size = math.prod(inner)
     if inner_steps[-1] > kept_steps[-1] > 0 and num_kept > 1:
-        in_one = num_reduced * _FEW_KEPT < 2 * least_tiles * tile and num_kept > _FEW_KEPT
-        block_kept = _FEW_KEPT if in_one else min(power_of_2(num_kept), _KEPT)
+        block_kept = min(power_of_2(num_kept), _KEPT)
+        if -(-num_kept // _KEPT) < programs(device) // 4 and num_reduced * _FEW_KEPT < 2 * least_tiles * tile:
+            block_kept = min(block_kept, _FEW_KEPT)
         block_inner = min(power_of_2(inner_size), tile // block_kept)
     else:
         block_inner = min(power_of_2(inner_size), tile)

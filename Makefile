@@ -45,7 +45,7 @@ check: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest -q tests/test_layers.py tests/test_house.py tests/typing
+	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses=4 --dist=worksteal tests/test_layers.py tests/test_house.py tests/typing
 
 bench: $(READY_test)
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(VENV)/bin/python $$script $(ARGS); done

@@ -1,4 +1,5 @@
 """No candidate touches an operand or its result before what was launched ahead of it has ended; libraries' included.
+Nor does PyTorch, whose operations come behind Genesis' in fused models.
 
 What is launched ahead lets the next kernel come up at once, and takes its time before it writes an operand.
 """
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import genesis
 from genesis import dtypes
@@ -136,3 +138,40 @@ def test_candidates_wait(name: str, write_late: Callable[[torch.Tensor, torch.Te
         genesis.cuda.synchronize()
         assert (before == 7).all(), f"{built.candidate.name}: the result was written early"
     assert tried >= 2
+
+
+def _drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=dtype)
+
+
+IMAGES, WEIGHT, ROWS, HEAD = (8, 256, 14, 14), (256, 256, 3, 3), (512, 256), (2, 8, 128, 64)
+OF_PYTORCH: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
+    "convolution": (lambda x, weight, bias: F.conv2d(x, weight, bias, padding=1), [IMAGES, WEIGHT, (256,)]),
+    "linear": (F.linear, [ROWS, (384, 256), (384,)]),
+    "batches of products": (torch.bmm, [(8, 128, 64), (8, 64, 128)]),
+    "attention": (F.scaled_dot_product_attention, [HEAD, HEAD, HEAD]),
+    "layer norm": (lambda x, weight, bias: F.layer_norm(x, (256,), weight, bias), [ROWS, (256,), (256,)]),
+    "softmax": (lambda x: x.softmax(-1), [ROWS]),
+    "sum": (lambda x: x.sum(0), [ROWS]),
+    "addition": (torch.add, [ROWS, ROWS]),
+    "concatenation": (lambda x, y: torch.cat([x, y]), [ROWS, ROWS]),
+    "max pooling": (lambda x: F.max_pool2d(x, 2), [IMAGES]),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", OF_PYTORCH)
+def test_pytorch_waits(name: str, dtype: torch.dtype, write_late: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    """On the default stream, which is Genesis' too."""
+    operation, shapes = OF_PYTORCH[name]
+    operands = [_drawn(*shape, dtype=dtype) for shape in shapes]
+    expected = operation(*operands).double()
+    for place, operand in enumerate(operands):
+        right = operand.clone()
+        operand.zero_()
+        torch.cuda.synchronize()
+        write_late(operand.view(-1).view(torch.uint8), right.view(-1).view(torch.uint8))
+        found = operation(*operands).double()
+        distance = (found - expected).norm() / expected.norm()
+        assert distance <= 1e-2, f"operand {place} was read early, {distance:.3f}"

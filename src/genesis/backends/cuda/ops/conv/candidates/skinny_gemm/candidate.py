@@ -34,7 +34,8 @@ class SkinnyGemmFamily(Family[ConvProblem]):
     def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
         if not _supports(problem):
             return ()
-        return [each for each in map(SkinnyGemm, _promising(rounded(problem))) if admissible(each, problem)]
+        found = [each for each in map(SkinnyGemm, _promising(rounded(problem))) if admissible(each, problem)]
+        return sorted(found, key=lambda each: Work(problem, each.tile).seconds)
 
     def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
         tile = Tile.named(name.removeprefix(f"{self.prefix}/"))

@@ -125,6 +125,7 @@ def test_candidates_wait(name: str, write_late: Callable[[torch.Tensor, torch.Te
         for place, memory in enumerate(operands):
             right = memory.clone()
             memory.zero_()
+            result.fill_(255)  # NaN, where nothing is written
             torch.cuda.synchronize()
             write_late(memory, right)
             found = _run(bench, built, result, dtype)

@@ -14,5 +14,5 @@ def can_overlap(compute_capability: int) -> bool:
 
 
 def overlaps(compute_capability: int) -> bool:
-    """Do they, as GENESIS_OVERLAP says?"""
+    """Do they, unless GENESIS_OVERLAP forbids it?"""
     return settings.overlap and can_overlap(compute_capability)

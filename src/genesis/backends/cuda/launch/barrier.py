@@ -1,7 +1,7 @@
 """Other libraries' kernels that come up while the one before still runs, and read something before they wait for it.
 
 The engine that cuDNN 9.19 compiles for a fused convolution reads bias and residual so, on Hopper. After kernels that
-let the next one come up early (overlap.py), these would be what memory held before.
+let the next one come up early (overlap.py), it would read what memory held before.
 """
 
 from __future__ import annotations

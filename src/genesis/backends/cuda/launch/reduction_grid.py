@@ -19,7 +19,7 @@ from genesis.shapes import Shape, strides_in_order
 
 _TILE = 4096  # elements of a tile: 32 in each thread of 4 warps
 _KEPT = 128  # of those, kept ones that lie side by side: 512 bytes of float32
-_FEW_KEPT = 32  # where the device is not filled otherwise, and reduced ones are too few for a second launch to pay
+_FEW_KEPT = 32  # the same where too few are reduced for a second launch to pay: more programs instead
 _LEAST_TILES = 2  # per program, for a split to pay
 _WAVES = 8  # programs per multiprocessor
 

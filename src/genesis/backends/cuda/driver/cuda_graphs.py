@@ -19,6 +19,7 @@ _MODES = {
     "thread_local": cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
     "relaxed": cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED,
 }
+_PROGRAMMATIC = cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
 _AUTO_FREE = int(cu.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
 
 
@@ -66,6 +67,12 @@ class Captured:
         except BaseException:
             self.destroy()
             raise
+
+    def overlaps(self) -> bool:
+        what = "look at a graph's edges"
+        count = check(cu.cuGraphGetEdges(self._graph), what)[3]
+        edges = check(cu.cuGraphGetEdges(self._graph, count), what)[2] if count else []
+        return any(edge.type == _PROGRAMMATIC for edge in edges)
 
     def instantiate(self) -> Executable:
         self._activate()

@@ -104,6 +104,9 @@ class CapturedGraph(Protocol):
     def replace_memsets(self, kernel: Callable[[], Function | None], overlaps: bool) -> None:
         """Let a kernel do what short memsets do; see memset_nodes.replace()."""
 
+    def overlaps(self) -> bool:
+        """Does a kernel in it come up while one before it still runs? See launch/overlap.py."""
+
     def instantiate(self) -> ExecutableGraph:
         """Make it ready to run, and itself unusable. Raises: OutOfMemoryError."""
 

@@ -152,6 +152,9 @@ class Captured:
     def replace_memsets(self, kernel: Callable[[], Function | None], overlaps: bool) -> None:
         """They are calls here, as kernels are."""
 
+    def overlaps(self) -> bool:
+        return False
+
     def instantiate(self) -> Executable:
         return Executable(self._work)
 

@@ -21,7 +21,7 @@ from genesis.backends.cuda.driver import ExecutableGraph, KernelError
 from genesis.backends.cuda.engine.candidate import Launch
 from genesis.backends.cuda.runtime import capturing, memory, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
-from genesis.backends.cuda.runtime.capture import outside
+from genesis.backends.cuda.runtime.capture import captured
 from genesis.backends.cuda.runtime.memory import Storage
 from genesis.errors import CaptureError, OutOfMemoryError
 
@@ -157,7 +157,7 @@ def milliseconds(contenders: Sequence[Contender], sets: Sets, launches: int, dev
         times: dict[int, list[float]] = {}
         for index, contender in enumerate(contenders):
             pointer = workspace.pointer if workspace is not None and contender.workspace else 0
-            graph = _graph(contender.launch, taking_turns, pointer, device, side.handle)
+            graph = _graph(contender.launch, taking_turns, pointer, side)
             if graph is not None:
                 cleanup.callback(graph.destroy)
                 graphs[index], times[index] = graph, []
@@ -182,43 +182,24 @@ def _whole_turns(launches: int, number: int) -> int:
 
 
 def _graph(
-    launch: Launch, taking_turns: Sequence[Addresses], workspace: int, device: int, stream: int
+    launch: Launch, taking_turns: Sequence[Addresses], workspace: int, side: streams.Stream
 ) -> ExecutableGraph | None:
     """A graph of these launches. None: there can be none."""
     here = driver.get()
+
+    def launch_all(stream: int) -> None:
+        for addresses in taking_turns:
+            launch(stream, *addresses, workspace)
+
     try:
-        launch(stream, *taking_turns[0], workspace)  # a library may do at the first launch what no graph can hold
-        here.synchronize_stream(device, stream)
-        captured = _captured(launch, taking_turns, workspace, device, stream)
-        if captured.num_nodes < len(taking_turns):  # it launched elsewhere
-            captured.destroy()
+        # A library may do at the first launch what no graph can hold.
+        launch(side.handle, *taking_turns[0], workspace)
+        here.synchronize_stream(side.device_index, side.handle)
+        graph = captured(side, launch_all)
+        if graph.num_nodes < len(taking_turns):  # it launched elsewhere
+            graph.destroy()
             return None
         with here.unrestricted():  # others may be capturing
-            return captured.instantiate()
+            return graph.instantiate()
     except (KernelError, CaptureError, OutOfMemoryError):
         return None
-
-
-def _captured(
-    launch: Launch, taking_turns: Sequence[Addresses], workspace: int, device: int, stream: int
-) -> driver.CapturedGraph:
-    """Whatever happens, the stream is not being captured afterwards."""
-    here = driver.get()
-    # Relaxed: others may load kernels and allocate meanwhile. And it is known, lest a finalizer waits for the device.
-    capture = capturing.Capture("relaxed", _nothing, _nothing, outside)
-    with capturing.lock:
-        try:
-            here.begin_capture(device, stream, capture.mode)
-            capture.join(device, stream)
-            for addresses in taking_turns:
-                launch(stream, *addresses, workspace)
-            return here.end_capture(device, stream)
-        finally:
-            if here.is_capturing(device, stream):
-                with contextlib.suppress(KernelError):  # what broke it has been raised already
-                    here.end_capture(device, stream).destroy()
-            capture.leave()
-
-
-def _nothing(*_: object) -> None:
-    pass

@@ -8,7 +8,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import CaptureMode, ExecutableGraph, KernelError
@@ -227,3 +227,30 @@ def outside(device: int) -> Iterator[None]:
         with driver.get().unrestricted(), streams.use(side):
             yield
             driver.get().synchronize_stream(device, side.handle)
+
+
+def captured(stream: streams.Stream, work: Callable[[int], None]) -> driver.CapturedGraph:
+    """What work(handle of the stream) launches there, in a graph that is nobody's; it allocates nothing.
+
+    Whatever happens, the stream is not being captured afterwards.
+
+    Raises: KernelError, CaptureError: no graph can hold it.
+    """
+    here, device, handle = driver.get(), stream.device_index, stream.handle
+    # Relaxed: others may load kernels and allocate meanwhile. And it is known, lest a finalizer waits for the device.
+    capture = Capture("relaxed", _nothing, _nothing, outside)
+    with capturing.lock:
+        try:
+            here.begin_capture(device, handle, capture.mode)
+            capture.join(device, handle)
+            work(handle)
+            return here.end_capture(device, handle)
+        finally:
+            if here.is_capturing(device, handle):
+                with suppress(KernelError):  # what broke it has been raised already
+                    here.end_capture(device, handle).destroy()
+            capture.leave()
+
+
+def _nothing(*_: object) -> None:
+    pass

@@ -18,6 +18,7 @@ from genesis.shapes import numel
 _SPLIT_K = re.compile(r"_k0=(?![01](_|$))")
 # Of cuDNN 9.19: in float32 up to three times as far off as a chain of multiply-adds, and no note says so.
 _INEXACT = re.compile(r"eng17(_|$)")
+_ANYWHERE = 1 << 32  # an address that is as good as any where a launch is captured, and does not run
 _ENOUGH_RESULTS = 1024  # so that their error is that of many, within a few percent
 
 
@@ -63,7 +64,8 @@ class Cudnn(Candidate[ConvProblem]):
         graph, index = self._build(problem)
         execute = graph.runner(index)
         if problem.bias or problem.residual:  # which its kernels may read too soon
-            execute = behind_all(execute, problem.device)
+            num_operands = 3 + problem.bias + problem.residual
+            execute = behind_all(execute, problem.device, *[_ANYWHERE] * (1 + num_operands))
         if problem.bias and problem.residual:
             return lambda stream, out, first, second, bias, residual, workspace: execute(
                 stream, workspace, first, second, bias, residual, out

@@ -46,8 +46,6 @@ def test_like_torchvision(pair: tuple[torch.nn.Module, Any, torch.Tensor]) -> No
 
 @pytest.mark.gpu
 @torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-def test_like_torchvision_on_a_gpu(
-    pair: tuple[torch.nn.Module, Any, torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def test_like_torchvision_on_a_gpu(pair: tuple[torch.nn.Module, Any, torch.Tensor]) -> None:
+    assert not torch.backends.cuda.matmul.allow_tf32  # PyTorch's default
     agreement.compare(*pair, device="cuda")

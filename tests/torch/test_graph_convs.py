@@ -89,6 +89,14 @@ def one_pixel(m: Layers, x: Tensor) -> Tensor:
     return x * torch.sigmoid(m.bare(x.mean((2, 3), keepdim=True)))
 
 
+def normalized(m: Layers, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    return activation(m.norm(m.dense(x)))
+
+
+def normalized_sum(m: Layers, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    return activation(m.norm(m.dense(x)) + x)
+
+
 # Chains that are fused, and what is replaced by itself, where Inductor compiles the rest.
 FORWARDS: dict[Forward, tuple[int, int]] = {
     before_a_layer_norm: (0, 2), before_a_silu: (0, 2), before_a_relu: (2, 0),
@@ -124,17 +132,41 @@ def test_what_runs_alone_is_told(forward: Forward) -> None:
 def test_images_are_not_reordered_for_a_convolution_alone() -> None:
     fusion, graph = _fused(Layers(before_a_layer_norm), "inductor", "contiguous")
     assert (len(fusion.replaced), len(fusion.left)) == (0, 2)
-    assert sum(node.target is torch.conv2d for node in graph.graph.nodes) == 2
+    assert _num_calls(graph, torch.conv2d) == 2
 
 
-def test_activations_stay_with_convolutions_where_nothing_is_generated() -> None:
-    fusion, _ = _fused(Layers(before_a_silu).to(memory_format=torch.channels_last), "aot_eager")
+@pytest.mark.parametrize("order", ["channels_last", "contiguous"])
+def test_activations_stay_with_convolutions_where_nothing_is_generated(order: str) -> None:
+    memory_format = torch.channels_last if order == "channels_last" else torch.contiguous_format
+    fusion, graph = _fused(Layers(before_a_silu).to(memory_format=memory_format), "aot_eager", order)
     assert (len(fusion.fused), len(fusion.replaced), fusion.left) == (2, 0, [])
+    assert _num_calls(graph, F.silu) == 0
 
 
-def test_activations_stay_with_convolutions_that_cannot_run_alone() -> None:
-    fusion, _ = _fused(Layers(before_a_silu), "inductor", "contiguous")
+def test_activations_are_left_by_convolutions_that_cannot_run_alone() -> None:
+    fusion, graph = _fused(Layers(before_a_silu), "inductor", "contiguous")
     assert (len(fusion.fused), len(fusion.replaced), fusion.left) == (2, 0, [])
+    assert _num_calls(graph, F.silu) == 2
+
+
+@pytest.mark.parametrize("forward", [normalized, normalized_sum], ids=lambda forward: forward.__name__)
+@pytest.mark.parametrize(
+    ("compiler", "activation", "trains", "num_left"),
+    [
+        ("inductor", F.silu, False, 1), ("inductor", F.silu, True, 0), ("aot_eager", F.silu, False, 0),
+        ("inductor", F.relu, False, 0),
+    ],
+)  # fmt: skip
+def test_activations_behind_folded_norms(
+    forward: Callable[..., Tensor], compiler: str, activation: Any, trains: bool, num_left: int
+) -> None:
+    """Only a ReLU is a part of a convolution's kernel; in training the norm takes a pass, which activates too."""
+    model = Layers(lambda m, x: forward(m, x, activation)).to(memory_format=torch.channels_last).train(trains)
+    with torch.set_grad_enabled(trains):
+        fusion, graph = _fused(model, compiler)
+    assert (len(fusion.fused), fusion.left) == (1, [])
+    assert _num_calls(graph, activation) == num_left
+    assert _num_calls(graph, torch.conv2d) == _num_calls(graph, F.batch_norm) == 0
 
 
 def test_on_the_cpu_they_stay_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +191,10 @@ def test_convolutions_stay_with_pytorch_that_is_to_be_deterministic(
         assert bridge.convolves(image, torch.bfloat16)
     assert not bridge.convolves(image, torch.float32)
     assert not bridge.convolves(torch.ones(1), torch.bfloat16)
+
+
+def _num_calls(graph: fx.GraphModule, function: object) -> int:
+    return sum(node.target is function for node in graph.graph.nodes)
 
 
 def _fused(model: nn.Module, compiler: str, layout: str = "channels_last") -> tuple[Any, fx.GraphModule]:

@@ -20,6 +20,7 @@ from tests.backends.cuda.ops.conv.candidates import host_programs
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 GIVEN_AND_MADE = [(torch.float32, made) for made in TYPES] + [(torch.float16,) * 2, (torch.bfloat16,) * 2]
 SHAPES = [(8, 3, 7, 7), (16, 8, 1, 1), (5, 7, 3, 3), (130, 4, 1, 3), (2, 4000, 1, 1), (1, 1, 1, 1), (6, 1, 5, 5)] * 8
+SHAPES += [(3, 5000, 1, 1)]  # its filters have more elements than the threads load at once
 
 
 def layers(given: torch.dtype, device: str) -> tuple[list[Tensor], list[Tensor], list[bool], list[float]]:
@@ -118,7 +119,7 @@ def test_the_kernel_compiles(capability: int) -> None:
 
 def test_the_table_is_what_the_kernel_reads() -> None:
     source = many._SOURCE.read_text()
-    for name, value in (("MOST", many._MOST), ("MOST_FILTERS", many._MOST_FILTERS)):
+    for name, value in (("MOST", many._MOST), ("MOST_FILTERS", many._MOST_FILTERS), ("THREADS", many._THREADS)):
         assert re.search(rf"#define {name} +(\d+)", source).group(1) == str(value)  # type: ignore[union-attr]
     assert len(many._table([])[0]) <= 4096
     layer = many.Layer((1, 2, 3, 4, 5, 6, 7, 8), (130, 4, 1, 3), (12, 3, 3, 1), 1e-5)

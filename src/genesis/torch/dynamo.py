@@ -133,8 +133,7 @@ def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:
         if slower:
             left.append((steps[chain.conv].name, slower))
             continue
-        generates = compiler == "inductor" and runs_alone(nodes[chain.conv])
-        parts = _parts(_without_promotion(chain, nodes), nodes, generates)
+        parts = _parts(_without_promotion(chain, nodes), nodes, compiler == "inductor")
         allowed = next((part for part in parts if order.allows(part)), None)
         if allowed is None:
             reason = "a node between its layers conflicts with their move" if parts else "its activation runs by itself"
@@ -224,19 +223,28 @@ def _norm_options(node: fx.Node) -> tuple[bool, float, float]:
 def _parts(chain: Chain, nodes: list[fx.Node], generates: bool) -> list[Chain]:
     """The chain, and the shorter ones at its beginning.
 
-    generates: the convolution may run alone: the compiler makes an activation that no kernel of a convolution computes
-        a part of what comes next.
+    generates: the compiler makes a part of what comes next of an activation that no kernel of a convolution computes.
     """
-    if chain.norm is None:
-        scaled = [chain._replace(activation=None, add=None, residual=None)] if chain.scales else []
-        is_relu = chain.activation is not None and _activation(nodes[chain.activation]) == "relu"
-        if chain.add is None:
-            is_whole = is_relu or (chain.activation is not None and not generates)
-            return [*([chain] if is_whole else []), *scaled]
-        short = chain._replace(activation=None)
-        return [*([chain] if is_relu else []), short, *scaled]  # conv_act knows no other after a sum, see links.Link
-    shorter = [chain, chain._replace(activation=None), chain._replace(activation=None, add=None, residual=None)]
-    return list(dict.fromkeys(shorter))
+    conv, inactive = nodes[chain.conv], chain._replace(activation=None)
+    is_relu = chain.activation is not None and _activation(nodes[chain.activation]) == "relu"
+    is_pass = chain.activation is not None and not is_relu and bridge.activates(tensor_of(conv))
+    best = inactive if generates and is_pass else chain
+    if chain.norm is not None:
+        first = best if _folds(chain, nodes) else chain  # in training the norm takes a pass, which activates too
+        return list(dict.fromkeys((first, inactive, chain._replace(activation=None, add=None, residual=None))))
+    scaled = [chain._replace(activation=None, add=None, residual=None)] if chain.scales else []
+    if chain.add is not None:
+        return [*([chain] if is_relu else []), inactive, *scaled]  # conv_act knows no other after a sum, see links.Link
+    is_left = chain.activation is None or (best is inactive and runs_alone(conv))
+    return [*([] if is_left else [best]), *scaled]
+
+
+def _folds(chain: Chain, nodes: list[fx.Node]) -> bool:
+    """Is its norm a part of the weight: by running statistics, without gradients?"""
+    assert chain.norm is not None
+    norm, last = nodes[chain.norm], nodes[chain.last]
+    has_statistics = argument(norm, 1, "running_mean") is not None
+    return has_statistics and not _norm_options(norm)[0] and not tensor_of(last).requires_grad
 
 
 def _before_sum(chain: Chain) -> int:
@@ -360,7 +368,7 @@ def _fuse_chain(graph: fx.Graph, nodes: list[fx.Node], chain: Chain) -> None:
         training, momentum, eps = _norm_options(norm)
         activation = None if chain.activation is None else _activation(nodes[chain.activation])
         vectors, how = (gamma, beta, mean, var, residual), (*geometry, activation)
-        folds = not training and mean is not None and not tensor_of(last).requires_grad
+        folds = _folds(chain, nodes)
         given = operands(graph, conv, keeps_parameters=folds)
         if folds:
             result = graph.call_function(torch.ops.genesis.conv_bn_relu_inference, (*given, *vectors, float(eps), *how))

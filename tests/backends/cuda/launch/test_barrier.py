@@ -87,5 +87,6 @@ def test_a_capture_tells(early: bool, gpu: Backend) -> None:
         launch = prepare_raw(overlap._barrier_kernel, 0, (1,), (), num_warps=1)
     else:
         kernel = genesis.cuda.load_inline("plain", PLAIN).write
-        launch = lambda stream: kernel(1 << 32, grid=1, block=32, stream=stream)  # noqa: E731
+        memory = genesis.zeros(32, device="cuda")
+        launch = lambda stream: kernel(memory, grid=1, block=32, stream=stream)  # noqa: E731
     assert barrier._may_overlap(launch, 0) is early

@@ -153,8 +153,8 @@ class Graph:
         make = getattr(module, "backend_graph", None) or module.pygraph
         kind = data_type(dtype)
         single = module.data_type.FLOAT
-        self._home = _idle.setdefault((device, 0), [])  # where the handle goes back to with the graph
-        self._handle = _take_handle(device, 0, self._home)
+        self._home = _idle.setdefault((device, 0), [])  # where the handle goes back to, after build() or with the graph
+        self._handle: int | None = _take_handle(device, 0, self._home)
         self.ops = make(
             name="genesis", io_data_type=kind, intermediate_data_type=single, compute_data_type=single,
             handle=self._handle,
@@ -163,7 +163,12 @@ class Graph:
 
     def __del__(self) -> None:  # also while the interpreter ends, when this module's names are gone
         if hasattr(self, "ops"):
-            self._home.append(self._handle)
+            self._give_handle_back()
+
+    def _give_handle_back(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._home.append(handle)
 
     def operand(self, shape: Shape, strides: Shape | None = None) -> GraphTensor:
         """An array that run() is given the address of, in the order of these calls."""
@@ -228,11 +233,15 @@ class Graph:
             self.ops.deselect_numeric_notes(unwanted)
 
     def build(self, index: int) -> None:
-        """Make the plan ready. Raises: KernelError: it cannot run here, or was deselected."""
+        """Make ready the only plan of this graph that will run.
+
+        Raises: KernelError: it cannot run here, or was deselected.
+        """
         here = driver.gpu()
         here.activate(self.device)
         with reported(), here.unrestricted():
             self.ops.build_plan_at_index(index)
+        self._give_handle_back()  # a plan runs with others, and a handle takes milliseconds to make
 
     def workspace(self, index: int) -> int:
         """Bytes; 0 before build()."""

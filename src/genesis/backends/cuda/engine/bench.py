@@ -30,6 +30,7 @@ _LONG_ENOUGH = 10.0  # milliseconds for the runs of one candidate
 _HOPELESS = 2.0  # times the best: measured twice is enough
 _LEAST_RUNS = 3  # otherwise: one that something else delayed, by milliseconds, does not count then
 _IDLE, _WAKING = 0.1, 0.03  # seconds: after so long without work a device may be slow, for about so long
+_worked: dict[int, float] = {}  # when each device last had work of ours, of whatever problem
 
 
 class Built(NamedTuple, Generic[P]):
@@ -56,7 +57,6 @@ class Bench(abc.ABC, Generic[P]):
         self.problem = problem
         simulated = driver.get().name == "simulated"
         self._flushed = None if simulated else array.empty((_FLUSHED,), dtypes.uint8, problem.device)
-        self._worked = -math.inf  # when the device last had work of ours
 
     @property
     @abc.abstractmethod
@@ -89,7 +89,7 @@ class Bench(abc.ABC, Generic[P]):
         finally:
             here.destroy_event(start)
             here.destroy_event(end)
-            self._worked = time.monotonic()
+            _worked[device] = time.monotonic()
         return statistics.median(times)
 
     def replayed(self, builts: Sequence[Built[P]], milliseconds: float) -> list[float | None] | None:
@@ -113,7 +113,7 @@ class Bench(abc.ABC, Generic[P]):
         except (KernelError, OutOfMemoryError):
             return None
         finally:
-            self._worked = time.monotonic()
+            _worked[device] = time.monotonic()
 
     def run(self, built: Built[P]) -> Storage | None:
         """On the current stream. Returns: its scratch memory."""
@@ -135,7 +135,7 @@ class Bench(abc.ABC, Generic[P]):
     def _wake(self, stream: int) -> None:
         """Give the device work until it runs at full speed again, if it had to wait for a candidate to be built."""
         here, began = driver.get(), time.monotonic()
-        if self._flushed is None or began - self._worked < _IDLE:
+        if self._flushed is None or began - _worked.get(self.problem.device, -math.inf) < _IDLE:
             return
         while time.monotonic() - began < _WAKING:
             for _ in range(16):

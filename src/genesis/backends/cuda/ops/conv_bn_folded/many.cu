@@ -12,6 +12,8 @@ typedef unsigned long long u64;
 
 #define MOST 36           // layers: a launch has 4 KiB of arguments
 #define MOST_FILTERS 64   // of a program
+#define THREADS 256
+#define QUADS 4           // of neighbouring elements: what a thread loads at once
 
 struct Layer {
   u64 folded, folded_bias, weight, bias, gamma, beta, mean, var;  // addresses; bias, gamma, beta: 0 if there is none
@@ -63,7 +65,40 @@ __device__ __forceinline__ void store_4(u64 address, long long i, float4 v) {
     *(uint2*)((u16*)address + i) = make_uint2(rounded_pair<TYPE == 2>(v.x, v.y), rounded_pair<TYPE == 2>(v.z, v.w));
 }
 
-extern "C" __global__ void __launch_bounds__(256) fold_batch_norms(const __grid_constant__ Table table) {
+// Elements of a program's filters in memory order, of which its threads take neighbouring quads in turn.
+struct Elements {
+  u64 weight, folded;  // addresses
+  long long begin;
+  int number;
+
+  __device__ __forceinline__ int place(int start, int quad) const {
+    return start + 4 * (quad * THREADS + (int)threadIdx.x);
+  }
+
+  // The quads of this thread from an element on; all are underway before the first one is needed.
+  __device__ __forceinline__ void load(float4 (&v)[QUADS], int start) const {
+#pragma unroll
+    for (int quad = 0; quad < QUADS; ++quad) {
+      const int i = place(start, quad);
+      if (i < number) v[quad] = loaded_4<GIVEN>(weight, begin + i);
+    }
+  }
+
+  __device__ __forceinline__ void scale_and_store(
+    const float4 (&v)[QUADS], int start, const float* scales, int num_taps) const {
+#pragma unroll
+    for (int quad = 0; quad < QUADS; ++quad) {
+      const int i = place(start, quad);
+      if (i >= number) return;
+      const float scale = scales[i / num_taps];
+      store_4<MADE>(
+        folded, begin + i,
+        make_float4(v[quad].x * scale, v[quad].y * scale, v[quad].z * scale, v[quad].w * scale));
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) fold_batch_norms(const __grid_constant__ Table table) {
   follow();
   __shared__ float scales[MOST_FILTERS];
   int number = 0;
@@ -71,6 +106,11 @@ extern "C" __global__ void __launch_bounds__(256) fold_batch_norms(const __grid_
   const Layer& layer = table.layers[number];
   const int first = ((int)blockIdx.x - layer.first_program) * layer.filters_at_once;
   const int num_filters = min(layer.filters_at_once, layer.num_filters - first);
+  const int num_taps = layer.num_taps;
+  const Elements elements = {layer.weight, layer.folded, (long long)first * num_taps, num_filters * num_taps};
+  const bool in_quads = layer.is_dense && num_taps % 4 == 0;
+  float4 v[QUADS];
+  if (in_quads) elements.load(v, 0);  // while scales are on their way
   if ((int)threadIdx.x < num_filters) {
     const int filter = first + threadIdx.x;
     float scale = __frcp_rn(__fsqrt_rn(loaded<GIVEN>(layer.var, filter) + layer.eps));
@@ -83,26 +123,20 @@ extern "C" __global__ void __launch_bounds__(256) fold_batch_norms(const __grid_
     scales[threadIdx.x] = scale;
   }
   __syncthreads();
-  const int num_taps = layer.num_taps, num_elements = num_filters * num_taps;
-  const long long begin = (long long)first * num_taps;
-  if (layer.is_dense && num_taps % 4 == 0) {
-    for (int i = 4 * threadIdx.x; i < num_elements; i += 4 * 256) {
-      const float scale = scales[i / num_taps];
-      float4 v = loaded_4<GIVEN>(layer.weight, begin + i);
-      v.x *= scale;
-      v.y *= scale;
-      v.z *= scale;
-      v.w *= scale;
-      store_4<MADE>(layer.folded, begin + i, v);
+  if (in_quads) {
+    for (int start = 0; start < elements.number;) {
+      elements.scale_and_store(v, start, scales, num_taps);
+      start += 4 * QUADS * THREADS;
+      elements.load(v, start);
     }
     return;
   }
-  for (int i = threadIdx.x; i < num_elements; i += 256) {
+  for (int i = threadIdx.x; i < elements.number; i += THREADS) {
     const int filter = i / num_taps, tap = i % num_taps;
     const int channel = tap % layer.num_channels, place = tap / layer.num_channels;
     const long long from = (long long)(first + filter) * layer.filter_stride + channel * layer.channel_stride +
                            place / layer.kernel_width * layer.row_stride +
                            place % layer.kernel_width * layer.column_stride;
-    store<MADE>(layer.folded, begin + i, loaded<GIVEN>(layer.weight, from) * scales[filter]);
+    store<MADE>(layer.folded, elements.begin + i, loaded<GIVEN>(layer.weight, from) * scales[filter]);
   }
 }

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from genesis import dtypes
 from genesis.backends.backend import Backend
-from genesis.backends.cuda.driver import cudnn
+from genesis.backends.cuda.driver import KernelError, cudnn
 from genesis.backends.cuda.engine.bench import build
 from genesis.backends.cuda.ops.conv import accuracy, bench
 from genesis.backends.cuda.ops.conv.candidates import cudnn as conv_cudnn
@@ -247,6 +248,26 @@ def test_engines_that_round_more_than_asked_for_are_refused(
 )
 def test_where_a_check_can_tell(changes: dict[str, Any], expected: bool) -> None:
     assert conv_cudnn._shows_rounded_sums(dataclasses.replace(PROBLEM, **changes)) == expected
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_handle_serves_the_next_graph_once_a_plan_is_built(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(index: int) -> None:
+        if fails:
+            raise RuntimeError("this plan")
+
+    ops = SimpleNamespace(build_plan_at_index=build)
+    handles = [7, 8]
+    here = SimpleNamespace(activate=lambda device: None, unrestricted=nullcontext)
+    monkeypatch.setattr(cudnn, "_module", lambda: SimpleNamespace(data_type=Names(), backend_graph=lambda **_: ops))
+    monkeypatch.setattr(cudnn, "_idle", {(0, 0): handles})
+    monkeypatch.setattr(cudnn.driver, "gpu", lambda: here)
+    graph = cudnn.Graph(0, dtypes.bfloat16)
+    with pytest.raises(KernelError, match="this plan") if fails else nullcontext():
+        graph.build(0)
+    assert handles == ([7] if fails else [7, 8])
+    del graph
+    assert handles == [7, 8]
 
 
 ENDING = """

@@ -51,7 +51,8 @@ def check_samples(
 ) -> None:
     """Every sample of an op on a device, or the number `most` of them, spread over those that are small.
 
-    most_measured: for so many of them, or all, the distance from float64 is compared with PyTorch's too.
+    most_measured: for so many of them, or all, the distance from float64 is compared with PyTorch's too. Where it is
+        too far for few, all are measured.
     """
     ours = find(op.name)
     assert ours is not None, f"genesis.{op.name} is missing"
@@ -76,7 +77,12 @@ def check_samples(
             check_sample(ours, op.op, sample, device, gradients, into)
         except Exception as error:
             raise AssertionError(f"{op.name} sample {number}: {sample}\n{type(error).__name__}: {error}") from error
-    accuracy.check(distances, accuracy.rounding(op.name, device))
+    try:
+        accuracy.check(distances, accuracy.rounding(op.name, device))
+    except AssertionError:
+        if not most_measured:
+            raise
+        check_samples(op, dtype, device, most, None)  # of few, single roundings may decide: all of them tell
 
 
 def draws_of(op: Any, device: str = "cuda") -> Callable[[Any], bool]:

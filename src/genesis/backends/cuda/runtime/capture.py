@@ -230,7 +230,7 @@ def outside(device: int) -> Iterator[None]:
 
 
 def captured(stream: streams.Stream, work: Callable[[int], None]) -> driver.CapturedGraph:
-    """What work(handle of the stream) launches there, in a graph that is nobody's; it allocates nothing.
+    """A graph of what work(handle of the stream) launches there; it allocates nothing.
 
     Whatever happens, the stream is not being captured afterwards.
 

@@ -26,8 +26,8 @@ LAYERS = {  # kernel, groups
 }
 
 
-def block(kernel: int, groups: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(8, 8, kernel, groups=groups), nn.BatchNorm2d(8), nn.ReLU())
+def block(kernel: int, groups: int, *activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(8, 8, kernel, groups=groups), nn.BatchNorm2d(8), *activation)
 
 
 def compiled(model: nn.Module, in_training: bool) -> list[str]:
@@ -46,19 +46,27 @@ def compiled(model: nn.Module, in_training: bool) -> list[str]:
 @pytest.mark.parametrize("in_training", [True, False])
 def test_in_training_only_dense_convolutions_of_several_taps_are_fused(kind: str, in_training: bool) -> None:
     reason = "in training, PyTorch's compiler runs such layers faster on a CPU"
-    found = compiled(block(*LAYERS[kind]), in_training)
+    found = compiled(block(*LAYERS[kind], nn.ReLU()), in_training)
     assert found == (["fused"] if kind == "dense" or not in_training else [reason])
+
+
+@pytest.mark.parametrize("in_training", [True, False])
+@pytest.mark.parametrize(("activation", "is_fast"), [(nn.SiLU(), False), (nn.ReLU6(), False), (nn.Identity(), True)])
+def test_in_training_only_a_relu_is_fused(activation: nn.Module, is_fast: bool, in_training: bool) -> None:
+    reason = "in training, PyTorch's compiler runs layers with its activation faster on a CPU"
+    found = compiled(block(3, 1, activation), in_training)
+    assert found == (["fused"] if is_fast or not in_training else [reason])
 
 
 def test_elsewhere_all_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "trains", lambda x: True)
     for kernel, groups in LAYERS.values():
-        assert compiled(block(kernel, groups), in_training=True) == ["fused"]
+        assert compiled(block(kernel, groups, nn.SiLU()), in_training=True) == ["fused"]
 
 
 @pytest.mark.parametrize(("others", "is_fused"), [(0, True), (3, True), (4, False)])
 def test_in_inference_few_among_many_are_left(others: int, is_fused: bool) -> None:
-    model = nn.Sequential(block(3, 1), *[nn.Conv2d(8, 8, 1) for _ in range(others)])
+    model = nn.Sequential(block(3, 1, nn.ReLU()), *[nn.Conv2d(8, 8, 1) for _ in range(others)])
     found = compiled(model, in_training=False)
     reason = "few of the graph's convolutions have such a norm, too few on a CPU"
     assert ("fused" in found) == is_fused

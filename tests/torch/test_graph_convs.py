@@ -27,6 +27,7 @@ _OPS = {
 def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(bridge, "activates", lambda x: True)
+    monkeypatch.setattr(bridge, "trains", lambda x: True)
     monkeypatch.setattr(bridge, "convolves", lambda x, dtype: True)
     monkeypatch.setattr(norms, "has_kernels", lambda x: True)
 

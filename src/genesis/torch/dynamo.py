@@ -129,7 +129,7 @@ def fuse_graph(module: fx.GraphModule, compiler: str = "inductor") -> Fusion:
     fusion = Fusion()
     share = sum(chain.norm is not None for chain in chains) / max(1, sum(step.kind == CONV for step in steps))
     for chain in chains:
-        slower = "" if chain.norm is None else why_slower(nodes[chain.conv], _norm_options(nodes[chain.norm])[0], share)
+        slower = "" if chain.norm is None else _why_slower(chain, nodes, share)
         if slower:
             left.append((steps[chain.conv].name, slower))
             continue
@@ -335,6 +335,12 @@ def _is_builtin(target: object) -> bool:
 
 
 _BUILTIN: type[BuiltinFunctionType] = type(torch.cat)
+
+
+def _why_slower(chain: Chain, nodes: list[fx.Node], share: float) -> str:
+    assert chain.norm is not None
+    activation = None if chain.activation is None else _activation(nodes[chain.activation])
+    return why_slower(nodes[chain.conv], _norm_options(nodes[chain.norm])[0], activation, share)
 
 
 # --- writing it ---

@@ -15,14 +15,16 @@ from genesis.torch.graph_edits import argument, tensor_of, value_of
 _LEAST_SHARE = 0.25
 
 
-def why_slower(conv: fx.Node, in_training: bool, share: float) -> str:
+def why_slower(conv: fx.Node, in_training: bool, activation: str | None, share: float) -> str:
     """Say why a convolution and its norm take longer as one op; "" where they do not.
 
     In training, 1×1, depthwise and grouped ones do in MobileNetV2 and RegNetY-400MF, and dense ones of more taps do
-    not in ResNet-18 (bench_fuse_cpu.py --way compile).
+    not in ResNet-18 (bench_fuse_cpu.py --way compile). With other activations than ReLU these do too, as in YOLOv8-n:
+    the compiler's loops vectorize an exponential, and read nothing once more for it.
 
     Args:
         in_training: by the batch's statistics.
+        activation: that is fused with them.
         share: of the graph's convolutions that would be in such ops.
     """
     input = value_of(conv.args[0])
@@ -30,5 +32,7 @@ def why_slower(conv: fx.Node, in_training: bool, share: float) -> str:
         return ""
     if not in_training:
         return "" if share >= _LEAST_SHARE else "few of the graph's convolutions have such a norm, too few on a CPU"
+    if activation not in (None, "relu"):
+        return "in training, PyTorch's compiler runs layers with its activation faster on a CPU"
     is_dense = geometry_of(conv).groups == 1 and tensor_of(argument(conv, 1, "weight")).shape[2:].numel() > 1
     return "" if is_dense else "in training, PyTorch's compiler runs such layers faster on a CPU"

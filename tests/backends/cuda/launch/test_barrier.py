@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
 import genesis
 from genesis.backends.backend import Backend
+from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import KernelError, simulated_graphs
 from genesis.backends.cuda.driver.triton_driver import compile_kernel, overlapping
 from genesis.backends.cuda.launch import barrier, overlap
@@ -65,9 +67,14 @@ def test_it_stands_ahead_of_what_cannot_be_captured(barriers: list[object]) -> N
     assert not capturing.underway
 
 
-def test_nothing_is_captured_while_another_capture_goes_on(barriers: list[object]) -> None:
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_nothing_is_captured_while_another_capture_goes_on(
+    is_ours: bool, barriers: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = genesis.ones(2, device="cuda")
-    with genesis.cuda.graph(genesis.cuda.Graph()):
+    if not is_ours:  # another library's, on the current stream
+        monkeypatch.setattr(type(driver.get()), "is_capturing", lambda self, device, stream: True)
+    with genesis.cuda.graph(genesis.cuda.Graph()) if is_ours else nullcontext():
         x + 1
         launch = barrier.behind_all(_launch(barriers), 0, 7)
         assert not barriers

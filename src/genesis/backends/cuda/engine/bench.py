@@ -19,7 +19,7 @@ from genesis.backends.cuda.driver import KernelError
 from genesis.backends.cuda.engine import replays
 from genesis.backends.cuda.engine.candidate import Candidate, Launch, P
 from genesis.backends.cuda.engine.replays import Operand
-from genesis.backends.cuda.runtime import array, memory, streams
+from genesis.backends.cuda.runtime import array, capturing, memory, streams
 from genesis.backends.cuda.runtime.memory import Storage
 from genesis.errors import OutOfMemoryError
 
@@ -101,7 +101,7 @@ class Bench(abc.ABC, Generic[P]):
             capturing, or the device is none whose time counts.
         """
         device, launches = self.problem.device, replays.num_launches(milliseconds)
-        if self._flushed is None or launches < 2 or not replays.is_possible(device):
+        if self._flushed is None or launches < 2 or capturing.by_anybody(device):
             return None
         try:
             self._wake(streams.current_handle(device))

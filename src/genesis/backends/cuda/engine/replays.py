@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import ExecutableGraph, KernelError
 from genesis.backends.cuda.engine.candidate import Launch
-from genesis.backends.cuda.runtime import capturing, memory, streams
+from genesis.backends.cuda.runtime import memory, streams
 from genesis.backends.cuda.runtime.array import DeviceArray
 from genesis.backends.cuda.runtime.capture import captured
 from genesis.backends.cuda.runtime.memory import Storage
@@ -129,11 +129,6 @@ def _spare(device: int) -> int:
 def _five(addresses: Sequence[int]) -> Addresses:
     first, second, third, fourth, fifth = addresses
     return first, second, third, fourth, fifth
-
-
-def is_possible(device: int) -> bool:
-    """Is nobody capturing here? Whoever does must not be disturbed."""
-    return not capturing.underway and not driver.get().is_capturing(device, streams.current_handle(device))
 
 
 def milliseconds(contenders: Sequence[Contender], sets: Sets, launches: int, device: int) -> list[float | None]:

@@ -45,7 +45,7 @@ def behind_all(launch: Launch[Rest], device: int, *args: Rest.args, **kwargs: Re
 
 def _may_overlap(launch: Callable[[int], None], device: int) -> bool:
     """Does one of its kernels come up while the one before runs? True as well where that cannot be found out."""
-    if capturing.underway:  # whoever captures must not be disturbed
+    if capturing.by_anybody(device):
         return True
 
     def launch_twice(stream: int) -> None:  # the first kernel of a graph has none before it

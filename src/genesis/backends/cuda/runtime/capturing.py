@@ -80,6 +80,11 @@ def keep(device: int, value: Value) -> Value:
     return value
 
 
+def by_anybody(device: int) -> bool:
+    """Is anybody capturing here, be it another library on the current stream? Whoever does must not be disturbed."""
+    return bool(underway) or driver.get().is_capturing(device, current_handle(device))
+
+
 def refuse(device: int, doing: str, instead: str) -> None:
     """Raises: CaptureError: what this thread launches on the device is being captured."""
     if underway and here(device) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,27 @@ def test_the_accuracy_of_all_names_is_measured() -> None:
     assert measured == {
         name for name in opinfo.NAMES if any(torch.float32 in op.dtypes for op in opinfo.OPS.get(name, ()))
     } - {*accuracy.NOT_MEASURED, *surface.INTEGERS_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("most_measured", "num_too_far", "num_checks"), [(2, 0, 1), (2, 1, 2), (2, 2, 2), (None, 1, 1)]
+)
+def test_where_few_samples_are_too_far_all_decide(
+    most_measured: int | None, num_too_far: int, num_checks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """num_too_far: how many checks fail; the last one made decides."""
+    checked: list[int] = []
+
+    def check(distances: list[accuracy.Distances], rounding: float) -> None:
+        checked.append(len(distances))
+        assert len(checked) > num_too_far
+
+    monkeypatch.setattr(accuracy, "check", check)
+    (op,) = opinfo.OPS["exp"]
+    with pytest.raises(AssertionError) if num_too_far >= num_checks else nullcontext():
+        opinfo.check_samples(op, torch.float32, most=4, most_measured=most_measured)
+    assert len(checked) == num_checks
+    assert sorted(set(checked)) == checked  # more the second time
 
 
 def test_deviations_are_documented() -> None:

@@ -19,8 +19,8 @@ def why_slower(conv: fx.Node, in_training: bool, activation: str | None, share: 
     """Say why a convolution and its norm take longer as one op; "" where they do not.
 
     In training, 1×1, depthwise and grouped ones do in MobileNetV2 and RegNetY-400MF, and dense ones of more taps do
-    not in ResNet-18 (bench_fuse_cpu.py --way compile). With other activations than ReLU these do too, as in YOLOv8-n:
-    the compiler's loops vectorize an exponential, and read nothing once more for it.
+    not in ResNet-18 (bench_fuse_cpu.py --way compile). With other activations than ReLU these do too (SiLU in YOLOv8-n,
+    ReLU6 in MobileNetV2).
 
     Args:
         in_training: by the batch's statistics.

@@ -10,7 +10,6 @@ from genesis.backends.cuda.ops.attention import tiles
 from genesis.backends.cuda.ops.attention.kernels import forward as kernels
 from genesis.backends.cuda.ops.attention.problem import AttentionProblem
 from genesis.backends.cuda.runtime.array import DeviceArray, Layout
-from genesis.dtypes import DType
 from genesis.shapes import Shape
 
 
@@ -56,19 +55,9 @@ def _arguments(
     constants = tiles.constants(tiles.FORWARD, (query, value), num_queries, num_keys, fetchable)
     grid = (math.prod(lead) * -(-num_queries // constants["BLOCK_M"]),)
     strides = tiles.matrix_strides(query, key, value, mask)
-    rest = (num_queries, num_keys, score_scale(scale, query.dtype), *batch, *strides)
+    rest = (num_queries, num_keys, float(scale) * kernels.LOG2_E, *batch, *strides)
     more = {
         "BATCH_RANK": len(batch[0]), "VALUE_SIZE": value.shape[-1], "CAUSAL": is_causal,
-        "SCALE_LATE": scale >= 0 and mask is None, "BASE_2": is_base_2(query.dtype),
+        "SCALE_LATE": scale >= 0 and mask is None,
     }  # fmt: skip
     return grid, rest, {**constants, **more}
-
-
-def is_base_2(dtype: DType) -> bool:
-    """Are scores in units of log 2? See the kernels."""
-    return dtype.itemsize == 2
-
-
-def score_scale(scale: float, dtype: DType) -> float:
-    """The factor of products of queries and keys."""
-    return float(scale) * (kernels.LOG2_E if is_base_2(dtype) else 1)

@@ -11,6 +11,7 @@ from genesis.backends.cuda.launch.tiles import power_of_2
 from genesis.backends.cuda.launch.triton import launch
 from genesis.backends.cuda.ops.attention import forward, tiles
 from genesis.backends.cuda.ops.attention.kernels import backward as backward_kernels
+from genesis.backends.cuda.ops.attention.kernels import forward as kernels
 from genesis.backends.cuda.ops.attention.operation import ATTENTION, AttentionPlan
 from genesis.backends.cuda.ops.attention.problem import LARGEST_HEAD, describe
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
@@ -63,7 +64,7 @@ def attention_backward(
     query, key, value, mask, y, logsumexp = saved
     lead, (num_queries, num_keys) = query.shape[:-2], (query.shape[-2], key.shape[-2])
     num_heads, device = math.prod(lead), query.device_index
-    delta, row_sums = _row_terms(grad, y, logsumexp)
+    delta, log2sumexp = _row_terms(grad, y, logsumexp)
     of_grad, of_query, of_key, of_value = (x.layout for x in (grad, query, key, value))
     of_mask = None if mask is None else mask.layout
     grad_query, grad_key, grad_value = (array.empty(x.shape, x.dtype, device) for x in (query, key, value))
@@ -80,18 +81,17 @@ def attention_backward(
     batch, key_batch = tiles.batch_strides(lead, *layouts), tiles.batch_strides(lead, of_key)
     strides = tiles.matrix_strides(*layouts)
     operands = (
-        grad, query, key, value, mask, row_sums, delta, num_queries, num_keys, delta.shape[-1], slab_rows,
+        grad, query, key, value, mask, log2sumexp, delta, num_queries, num_keys, delta.shape[-1], slab_rows,
         slab_columns,
     )  # fmt: skip
-    scales = (float(scale), forward.score_scale(scale, query.dtype))
+    scales = (float(scale), float(scale) * kernels.LOG2_E)
     for head in range(0, num_heads, heads):
         count = min(heads, num_heads - head)
         for first_key in range(0, max(num_keys, 1), slab_rows):
             launch(
                 backward_kernels._attention_key_value_grad_kernel, (count * (slab_rows // first["BLOCK_M"]),),
                 grad_key, grad_value, grad_scores, *operands, head, first_key, *scales, *batch, *strides,
-                BATCH_RANK=len(batch[0]), VALUE_SIZE=value.shape[-1], CAUSAL=is_causal,
-                BASE_2=forward.is_base_2(query.dtype), **first,
+                BATCH_RANK=len(batch[0]), VALUE_SIZE=value.shape[-1], CAUSAL=is_causal, **first,
             )  # fmt: skip
             launch(
                 backward_kernels._attention_query_grad_kernel, (count * -(-num_queries // second["BLOCK_M"]),),
@@ -103,20 +103,19 @@ def attention_backward(
 
 
 def _row_terms(grad: DeviceArray, y: DeviceArray, saved: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-    """Per query: Σ grad·y, and what was saved in the units of scores; each row is aligned to 16 bytes."""
+    """Per query: Σ grad·y, and the logarithm to base 2 of what was saved; each row is aligned to 16 bytes."""
     lead, (num_queries, value_size) = y.shape[:-2], y.shape[-2:]
     row_size = _round_up(num_queries, 4)
-    delta, row_sums = (array.empty((*lead, row_size), saved.dtype, y.device_index) for _ in range(2))
+    delta, log2sumexp = (array.empty((*lead, row_size), saved.dtype, y.device_index) for _ in range(2))
     batch = tiles.batch_strides(lead, grad.layout, y.layout)
     block_v = max(16, power_of_2(value_size))
     block_m = min(power_of_2(num_queries), max(16, 8192 // block_v))
     launch(
-        backward_kernels._delta_kernel, (math.prod(lead) * -(-num_queries // block_m),), delta, row_sums, grad, y,
+        backward_kernels._delta_kernel, (math.prod(lead) * -(-num_queries // block_m),), delta, log2sumexp, grad, y,
         saved, num_queries, row_size, *batch, *tiles.matrix_strides(grad.layout, y.layout), BATCH_RANK=len(batch[0]),
-        VALUE_SIZE=value_size, BASE_2=forward.is_base_2(y.dtype), COMPUTE=COMPUTE[y.dtype], BLOCK_M=block_m,
-        BLOCK_V=block_v,
+        VALUE_SIZE=value_size, COMPUTE=COMPUTE[y.dtype], BLOCK_M=block_m, BLOCK_V=block_v,
     )  # fmt: skip
-    return delta, row_sums
+    return delta, log2sumexp
 
 
 def _slab(query: DeviceArray, num_heads: int, num_keys: int, block: int, num_columns: int) -> DeviceArray:

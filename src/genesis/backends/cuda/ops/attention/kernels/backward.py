@@ -14,14 +14,7 @@ from triton.language.extra.cuda import libdevice
 from genesis import dtypes
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION
 from genesis.backends.cuda.launch.triton import Specimen
-from genesis.backends.cuda.ops.attention.kernels.forward import (
-    _LOG2_E,
-    _admit,
-    _exponential,
-    _key_range,
-    _matrix,
-    _read,
-)
+from genesis.backends.cuda.ops.attention.kernels.forward import _LOG2_E, _admit, _key_range, _matrix, _read
 from genesis.backends.cuda.ops.matmul.kernels import _batch_offset
 from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 
@@ -40,7 +33,7 @@ def _read_part(vector, first, size, TMA: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["num_queries", "row_size"])
 def _delta_kernel(
     delta_ptr,
-    row_sums_ptr,
+    log2sumexp_ptr,
     grad_ptr,
     y_ptr,
     logsumexp_ptr,
@@ -53,14 +46,13 @@ def _delta_kernel(
     y_strides,
     BATCH_RANK: tl.constexpr,
     VALUE_SIZE: tl.constexpr,
-    BASE_2: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """delta = Σ grad · y, which is what softmax's backward subtracts, and logsumexp in the units of scores.
+    """delta = Σ grad · y, which is what softmax's backward subtracts, and logsumexp in units of log 2.
 
-    delta, row_sums: (batch, row_size), so that the copy engine can fetch their rows; logsumexp: (batch, num_queries).
+    delta, log2sumexp: (batch, row_size), so that the copy engine can fetch their rows; logsumexp: (batch, num_queries).
     """
     num_blocks = tl.cdiv(num_queries, BLOCK_M)
     batch = tl.program_id(0) // num_blocks
@@ -74,11 +66,11 @@ def _delta_kernel(
     logsumexp = tl.load(logsumexp_ptr + batch * num_queries + queries, mask=present, other=0)
     offsets = batch * row_size + queries
     tl.store(delta_ptr + offsets, tl.sum(libdevice.mul_rn(grad, y), axis=1), mask=present)
-    tl.store(row_sums_ptr + offsets, logsumexp * _LOG2_E if BASE_2 else logsumexp, mask=present)
+    tl.store(log2sumexp_ptr + offsets, logsumexp * _LOG2_E, mask=present)
 
 
 @triton.jit(
-    do_not_specialize=["num_queries", "num_keys", "row_size", "first_batch", "first_key", "scale", "score_scale"]
+    do_not_specialize=["num_queries", "num_keys", "row_size", "first_batch", "first_key", "scale", "log2_scale"]
 )
 def _attention_key_value_grad_kernel(
     grad_key_ptr,
@@ -89,7 +81,7 @@ def _attention_key_value_grad_kernel(
     key_ptr,
     value_ptr,
     mask_ptr,
-    row_sums_ptr,
+    log2sumexp_ptr,
     delta_ptr,
     num_queries,
     num_keys,
@@ -99,7 +91,7 @@ def _attention_key_value_grad_kernel(
     first_batch,
     first_key,
     scale,
-    score_scale,
+    log2_scale,
     batch_shape,
     grad_batch_strides,
     query_batch_strides,
@@ -115,7 +107,6 @@ def _attention_key_value_grad_kernel(
     HEAD_SIZE: tl.constexpr,
     VALUE_SIZE: tl.constexpr,
     CAUSAL: tl.constexpr,
-    BASE_2: tl.constexpr,
     COMPUTE: tl.constexpr,
     PRECISION: tl.constexpr,
     TMA: tl.constexpr,
@@ -146,13 +137,13 @@ def _attention_key_value_grad_kernel(
     value_ptr += _batch_offset(batch, batch_shape, value_batch_strides, BATCH_RANK)
     if mask_ptr is not None:
         mask_ptr += _batch_offset(batch, batch_shape, mask_batch_strides, BATCH_RANK)
-    row_sums = row_sums_ptr + batch * row_size
+    log2sumexps = log2sumexp_ptr + batch * row_size
     deltas = delta_ptr + batch * row_size
     query_matrix = _matrix(query_ptr, query_strides, num_queries, HEAD_SIZE, TMA, BLOCK_N, BLOCK_E)
     grad_matrix = _matrix(grad_ptr, grad_strides, num_queries, VALUE_SIZE, TMA, BLOCK_N, BLOCK_V)
     slab = grad_scores_ptr + local * slab_rows * slab_columns
     if TMA:
-        row_sums = tl.make_tensor_descriptor(row_sums, [num_queries], [1], [BLOCK_N])
+        log2sumexps = tl.make_tensor_descriptor(log2sumexps, [num_queries], [1], [BLOCK_N])
         deltas = tl.make_tensor_descriptor(deltas, [num_queries], [1], [BLOCK_N])
         slab = tl.make_tensor_descriptor(
             slab, [slab_rows, slab_columns], [slab_columns.to(tl.int64), 1], [BLOCK_M, BLOCK_N]
@@ -170,15 +161,15 @@ def _attention_key_value_grad_kernel(
         grad = _read(grad_matrix, first, grad_strides, num_queries, VALUE_SIZE, True, TMA, BLOCK_N, BLOCK_V)
         scores = tl.dot(key, tl.trans(query), input_precision=PRECISION, out_dtype=COMPUTE)
         grad_probabilities = tl.dot(value, tl.trans(grad), input_precision=PRECISION, out_dtype=COMPUTE)
-        row_sum = _read_part(row_sums, first, num_queries, TMA, BLOCK_N)
+        log2sumexp = _read_part(log2sumexps, first, num_queries, TMA, BLOCK_N)
         scores = _admit(
-            scores * score_scale, queries[None, :], keys[:, None], mask_ptr, mask_strides, num_queries, num_keys,
-            CAUSAL, False, BASE_2,
+            scores * log2_scale, queries[None, :], keys[:, None], mask_ptr, mask_strides, num_queries, num_keys,
+            CAUSAL, False,
         )  # fmt: skip
         if CAUSAL:  # noqa: SIM102  (known when it is compiled, the other as it runs)
             if first < first_key + BLOCK_M:  # the diagonal
                 scores = tl.where(keys[:, None] <= queries[None, :], scores, float("-inf"))
-        probabilities = _exponential(scores - row_sum[None, :], BASE_2)
+        probabilities = tl.exp2(scores - log2sumexp[None, :])
         grad_value = tl.dot(
             probabilities.to(grad.dtype), grad, grad_value, input_precision=PRECISION, out_dtype=COMPUTE
         )
@@ -314,7 +305,7 @@ def _specimens(dtype, causal, mask, size, block, tma):
     common = {"BATCH_RANK": 1, "COMPUTE": COMPUTE[dtype], "BLOCK_M": block}
     tiled = {**common, "HEAD_SIZE": size, "CAUSAL": causal, "PRECISION": DOT_PRECISION[dtype], "TMA": tma}
     tiled |= {"BLOCK_N": 32, "BLOCK_E": padded, "num_stages": 2}
-    by_value = {"VALUE_SIZE": size, "BLOCK_V": padded, "BASE_2": dtype.itemsize == 2}
+    by_value = {"VALUE_SIZE": size, "BLOCK_V": padded}
     operands = (dtype, dtype, dtype, dtype, dtype, dtype, dtype, mask, wide, wide)
     strides = ((8,), *[walk] * 4, mask_walk, *[matrix] * 4, mask_strides)
     key_value = (*operands, 1000, 1000, 1000, 1024, 1024, 0, 0, 0.1, 0.1, *strides)

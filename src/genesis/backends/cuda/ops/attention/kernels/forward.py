@@ -1,9 +1,7 @@
 """Attention without the matrix of scores in memory: softmax runs along the keys, block by block.
 
 Sources: Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691 (order of the loops).
-In 16 bits (BASE_2) scores are in units of log 2, because exp2 is what the hardware has:
-s = scale · log₂e · q·kᵀ (+ log₂e · mask). Wider types would show that numbers half as large again are rounded, whose
-absolute errors count: there s = scale · q·kᵀ (+ mask).
+Scores are kept in units of log 2, because exp2 is what the hardware has: s = scale · log₂e · q·kᵀ (+ log₂e · mask).
 
 TMA: blocks are moved by the copy engine of sm_90, which needs no threads to work out addresses and puts zeros outside.
 """
@@ -20,16 +18,6 @@ from genesis.backends.cuda.ops.pointwise.kernels import COMPUTE
 LOG2_E = 1.4426950408889634
 _LOG2_E = tl.constexpr(LOG2_E)
 _LN_2 = tl.constexpr(0.6931471805599453)
-
-
-@triton.jit
-def _exponential(scores, BASE_2: tl.constexpr):
-    """Exponentials of scores in their units."""
-    if BASE_2:
-        result = tl.exp2(scores)
-    else:
-        result = tl.exp(scores)
-    return result
 
 
 @triton.jit
@@ -71,16 +59,7 @@ def _read(
 
 @triton.jit
 def _admit(
-    scores,
-    queries,
-    keys,
-    mask_ptr,
-    mask_strides,
-    num_queries,
-    num_keys,
-    CAUSAL: tl.constexpr,
-    CHECK: tl.constexpr,
-    BASE_2: tl.constexpr,
+    scores, queries, keys, mask_ptr, mask_strides, num_queries, num_keys, CAUSAL: tl.constexpr, CHECK: tl.constexpr
 ):
     """The scores with the mask applied: −inf where a query (a row or a column of queries) must not see a key.
 
@@ -92,8 +71,7 @@ def _admit(
         ptrs = mask_ptr + queries.to(tl.int64) * mask_strides[0] + keys * mask_strides[1]
         mask = tl.load(ptrs, mask=inside, other=0)
         if mask_ptr.dtype.element_ty.is_floating():
-            mask = mask.to(scores.dtype)
-            scores += mask * _LOG2_E if BASE_2 else mask
+            scores += mask.to(scores.dtype) * _LOG2_E
         else:
             scores = tl.where(mask != 0, scores, float("-inf"))
     if CHECK:
@@ -139,7 +117,6 @@ def _attend(
     CAUSAL: tl.constexpr,
     CHECK: tl.constexpr,
     SCALE_LATE: tl.constexpr,
-    BASE_2: tl.constexpr,
     PRECISION: tl.constexpr,
     TMA: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -153,17 +130,17 @@ def _attend(
         if SCALE_LATE and not CHECK:  # the greatest is the same; scaling and subtracting are one instruction
             new_largest = tl.maximum(largest, tl.max(scores, axis=1) * scale)
             base = new_largest
-            probabilities = _exponential(scores * scale - base[:, None], BASE_2)
+            probabilities = tl.exp2(scores * scale - base[:, None])
         else:
             keys = first + tl.arange(0, BLOCK_N)
             scores = _admit(
                 scores * scale, queries[:, None], keys[None, :], mask_ptr, mask_strides, num_queries, num_keys,
-                CAUSAL, CHECK, BASE_2,
+                CAUSAL, CHECK,
             )  # fmt: skip
             new_largest = tl.maximum(largest, tl.max(scores, axis=1))
             base = tl.where(new_largest == float("-inf"), 0, new_largest)  # nothing seen yet
-            probabilities = _exponential(scores - base[:, None], BASE_2)
-        fade = _exponential(largest - base, BASE_2)
+            probabilities = tl.exp2(scores - base[:, None])
+        fade = tl.exp2(largest - base)
         weight = weight * fade + tl.sum(probabilities, axis=1)
         value = _read(value_matrix, first, value_strides, num_keys, VALUE_SIZE, CHECK, TMA, BLOCK_N, BLOCK_V)
         total = total * fade[:, None]
@@ -197,7 +174,6 @@ def _attention_kernel(
     VALUE_SIZE: tl.constexpr,
     CAUSAL: tl.constexpr,
     SCALE_LATE: tl.constexpr,
-    BASE_2: tl.constexpr,
     COMPUTE: tl.constexpr,
     PRECISION: tl.constexpr,
     TMA: tl.constexpr,
@@ -236,22 +212,18 @@ def _attention_kernel(
     total, weight, largest = _attend(
         total, weight, largest, query, queries, 0, plain, key_matrix, value_matrix, mask_ptr, num_queries, num_keys,
         scale, key_strides, value_strides, mask_strides,
-        HEAD_SIZE, VALUE_SIZE, CAUSAL, False, SCALE_LATE, BASE_2, PRECISION, TMA, BLOCK_N, BLOCK_E, BLOCK_V,
+        HEAD_SIZE, VALUE_SIZE, CAUSAL, False, SCALE_LATE, PRECISION, TMA, BLOCK_N, BLOCK_E, BLOCK_V,
     )  # fmt: skip
     total, weight, largest = _attend(
         total, weight, largest, query, queries, plain, end, key_matrix, value_matrix, mask_ptr, num_queries, num_keys,
         scale, key_strides, value_strides, mask_strides,
-        HEAD_SIZE, VALUE_SIZE, CAUSAL, True, SCALE_LATE, BASE_2, PRECISION, TMA, BLOCK_N, BLOCK_E, BLOCK_V,
+        HEAD_SIZE, VALUE_SIZE, CAUSAL, True, SCALE_LATE, PRECISION, TMA, BLOCK_N, BLOCK_E, BLOCK_V,
     )  # fmt: skip
     blind = weight == 0
     weight = tl.where(blind, 1, weight)
     total = total / weight[:, None]
     present = queries < num_queries
-    if BASE_2:
-        logsumexp = (largest + tl.log2(weight)) * _LN_2
-    else:
-        logsumexp = largest + tl.log(weight)
-    logsumexp = tl.where(blind, float("inf"), logsumexp)
+    logsumexp = tl.where(blind, float("inf"), (largest + tl.log2(weight)) * _LN_2)
     row = batch.to(tl.int64) * num_queries + queries
     tl.store(logsumexp_ptr + row, logsumexp, mask=present)
     columns = tl.arange(0, BLOCK_V)
@@ -266,7 +238,6 @@ def _specimen(dtype, causal, mask, size, block, tma):
     mask_walk, mask_strides = (None, None) if mask is None else ((0,), (1024, 1))
     constants = {"BATCH_RANK": 1, "HEAD_SIZE": size, "VALUE_SIZE": size, "CAUSAL": causal, "SCALE_LATE": mask is None}
     constants |= {"COMPUTE": COMPUTE[dtype], "PRECISION": DOT_PRECISION[dtype], "TMA": tma, "num_stages": 2}
-    constants |= {"BASE_2": dtype.itemsize == 2}
     constants |= {"BLOCK_M": block, "BLOCK_N": 32, "BLOCK_E": padded, "BLOCK_V": padded}
     sizes, walks = (1000, 1000, 0.1), ((8,), walk, walk, walk, mask_walk)
     args = (dtype, wide, dtype, dtype, dtype, mask, *sizes, *walks, *[(size, 1)] * 3, mask_strides)

@@ -91,6 +91,7 @@ class Gemm(NamedTuple):
     relu: bool = False
     alignment: int = 16  # of all addresses, in bytes
     precision: str = "highest"  # of float32: "highest" | "high" | "medium"
+    has_sums: bool = False  # out is float32, whatever the dtype of x and y
 
     @property
     def epilogue(self) -> int:
@@ -219,9 +220,9 @@ def products(gemm: Gemm, most: int) -> list[Product]:
         # The heuristic looks at the address's alignment only; each run sets its own.
         _set(attribute, descriptor, _DESC_BIAS_POINTER, ctypes.c_uint64(gemm.alignment))
 
-    def layout(height: int, width: int, leading: int, batch_stride: int) -> ctypes.c_void_p:
+    def layout(height: int, width: int, leading: int, batch_stride: int, kind: int = data_type) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
-        status = library.cublasLtMatrixLayoutCreate(ctypes.byref(made), data_type, height, width, leading)
+        status = library.cublasLtMatrixLayoutCreate(ctypes.byref(made), kind, height, width, leading)
         _check(status, "cublasLtMatrixLayoutCreate")
         _set(library.cublasLtMatrixLayoutSetAttribute, made, _LAYOUT_BATCH_COUNT, ctypes.c_int32(gemm.num_matrices))
         _set(library.cublasLtMatrixLayoutSetAttribute, made, _LAYOUT_BATCH_STRIDE, ctypes.c_int64(batch_stride))
@@ -230,7 +231,8 @@ def products(gemm: Gemm, most: int) -> list[Product]:
     rows, columns, terms = gemm.rows, gemm.columns, gemm.terms
     a = layout(*((terms, columns) if y[1] else (columns, terms)), y[0], gemm.y_batch_stride)
     b = layout(*((rows, terms) if x[1] else (terms, rows)), x[0], gemm.x_batch_stride)
-    d = layout(columns, rows, columns, rows * columns)
+    out_type = _DATA_TYPE[dtypes.float32] if gemm.has_sums else data_type
+    d = layout(columns, rows, columns, rows * columns, out_type)
     operation = _Operation(library, context, descriptor, a, b, d)
 
     preference = ctypes.c_void_p()

@@ -12,11 +12,13 @@ from genesis.backends.cuda.ops.conv.candidates.cublaslt import CublasltFamily
 from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.candidate import FlatGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.folded import FoldedFamily, fold
 from genesis.backends.cuda.ops.conv.candidates.grouped import shape as grouped_shapes
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm import shape as plain_shapes
 from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.padded.candidate import PaddedFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.candidate import PatchFamily
 from genesis.backends.cuda.ops.conv.candidates.patch.fma_forward import PatchFmaForward
 from genesis.backends.cuda.ops.conv.candidates.patch.fma_weight_grad import PatchFmaWeightGrad
@@ -42,9 +44,11 @@ _FALLBACK, _FIRST_LAYER = ImplicitGemmFamily(), SmallCFamily()
 _HALO_TILE, _STEM = HaloTileFamily(), StemFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED, _WGMMA = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily(), WgmmaFamily()
 _PATCHES = map(PatchFamily, (PatchForward, PatchWeightGrad, PatchFmaForward, PatchFmaWeightGrad))
+_PADDED = [PaddedFamily(family) for family in (CublasltFamily(), _WGMMA, _HALO_TILE, CudnnFamily())]
 FAMILIES: tuple[Family[ConvProblem], ...] = (
-    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), SmallKFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
-    SubPixelDgradFamily(), *_PATCHES, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK, _GROUPED,
+    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), SmallKFamily(), FlatGemmFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
+    SubPixelDgradFamily(), *_PATCHES, *_PADDED, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
+    _GROUPED,
 )  # fmt: skip
 _FIRST_LIBRARY = next(i for i, family in enumerate(FAMILIES) if family.prefix in _LIBRARIES)
 _WGMMA_BEFORE_LIBRARIES = (

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 _KINDS = {0: np.float32, 2: np.float16}
 _TRANSA, _TRANSB, _EPILOGUE, _BIAS = 3, 4, 7, 8
 _RELU, _HAS_BIAS = 2, 4
+_BATCH_COUNT, _BATCH_STRIDE = 5, 6  # of a layout
 REDUCTION, WORKSPACE = 3, 1  # attributes of a preference
 COMPUTE_FAST_TF32 = 77
 
@@ -90,14 +91,15 @@ class FakeLibrary:
         c: Any, c_layout: Any, d: Any, d_layout: Any, algorithm: Any, workspace: Any, size: Any, stream: Any,
     ) -> int:  # fmt: skip
         wanted = self.alive[descriptor.value]
-        left, right = self._matrix(a, a_layout).astype(np.float64), self._matrix(b, b_layout).astype(np.float64)
-        out = self._matrix(d, d_layout)
-        result = (left.T if wanted[_TRANSA] else left) @ (right.T if wanted[_TRANSB] else right) * alpha._obj.value
-        if beta._obj.value:
-            result += beta._obj.value * self._matrix(c, c_layout)
-        if wanted[_EPILOGUE] & _HAS_BIAS:
-            result += _read(wanted[_BIAS], len(out), out.dtype)[:, None]
-        out[...] = np.maximum(result, 0) if wanted[_EPILOGUE] & _RELU else result
+        for i in range(self.alive[d_layout.value][_BATCH_COUNT]):
+            left, right = (self._matrix(*each, i).astype(np.float64) for each in ((a, a_layout), (b, b_layout)))
+            out = self._matrix(d, d_layout, i)
+            result = (left.T if wanted[_TRANSA] else left) @ (right.T if wanted[_TRANSB] else right) * alpha._obj.value
+            if beta._obj.value:
+                result += beta._obj.value * self._matrix(c, c_layout, i)
+            if wanted[_EPILOGUE] & _HAS_BIAS:
+                result += _read(wanted[_BIAS], len(out), out.dtype)[:, None]
+            out[...] = np.maximum(result, 0) if wanted[_EPILOGUE] & _RELU else result
         self.launches.append((workspace.value or 0, stream.value or 0))
         return 0
 
@@ -106,12 +108,13 @@ class FakeLibrary:
         self.alive[made._obj.value] = attributes
         return 0
 
-    def _matrix(self, address: Any, layout: Any) -> NDArray[Any]:
-        """In place."""
+    def _matrix(self, address: Any, layout: Any, number: int) -> NDArray[Any]:
+        """The matrix of that number, in place."""
         its = self.alive[layout.value]
         rows, columns, leading = its["rows"], its["columns"], its["leading"]
-        whole = _read(address.value, leading * (columns - 1) + rows, np.dtype(_KINDS[its["kind"]]))
-        step = whole.itemsize
+        dtype = np.dtype(_KINDS[its["kind"]])
+        step = dtype.itemsize
+        whole = _read(address.value + number * its[_BATCH_STRIDE] * step, leading * (columns - 1) + rows, dtype)
         return np.lib.stride_tricks.as_strided(whole, (rows, columns), (step, leading * step))
 
 

@@ -41,12 +41,18 @@ template <bool BF16> u32 rounded_pair(float low, float high) {
 _INSTRUCTIONS = """
 #pragma once
 #include "conversions.cuh"
-static void copy_16(void* to, const void* from, bool inside) { inside ? memcpy(to, from, 16) : memset(to, 0, 16); }
+static void copy_up_to_16(void* to, const void* from, int bytes) {
+  if ((size_t)to % 16 || (size_t)from % 16) abort();
+  memset(to, 0, 16), memcpy(to, from, bytes);
+}
+static void copy_16(void* to, const void* from, bool inside) { copy_up_to_16(to, from, inside ? 16 : 0); }
 template <int BYTES> void copy(void* to, const void* from, bool inside) {
   if ((size_t)to % BYTES || (size_t)from % BYTES) abort();
   inside ? memcpy(to, from, BYTES) : memset(to, 0, BYTES);
 }
 static void wait_for_copies() {}
+static void commit_copies() {}
+template <int NUMBER> void wait_for_copies_but() {}
 static u32 paired(u32 first, u32 second, bool high) {
   return high ? first >> 16 | (second & 0xFFFF0000u) : (first & 0xFFFF) | second << 16;
 }
@@ -97,6 +103,7 @@ _HOST = r"""
 #include <ucontext.h>  // <cmath> and <algorithm> would take longer to compile than all else
 extern "C" float fmaf(float, float, float);
 template <class T> static T min(T a, T b) { return b < a ? b : a; }
+template <class T> static T max(T a, T b) { return a < b ? b : a; }
 #define __device__
 #define __global__
 #define __shared__
@@ -120,6 +127,7 @@ static ucontext_t scheduler, threads_[MOST];
 static char stacks[MOST][STACK];
 static bool is_done[MOST];
 static void __syncthreads() { swapcontext(&threads_[threadIdx.x], &scheduler); }
+static void __syncwarp() { __syncthreads(); }
 // Each lane leaves its number where its neighbour finds it. Two places in turns: no one is a turn ahead.
 static float __shfl_xor_sync(unsigned, float value, int distance) {
   static float numbers[2][MOST];
@@ -182,6 +190,10 @@ _CALLS = {
     "patch_fma_forward": "patch_fma_forward((char*)addresses[0], (float*)addresses[1], (float*)addresses[2],"
     " (float*)addresses[3], (float*)addresses[4], geometry)",
     "patch_fma_weight_grad": "patch_fma_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
+    " geometry)",
+    "flat_gemm_forward": "flat_gemm_forward((char*)addresses[0], (u16*)addresses[1], (char*)addresses[2],"
+    " (u16*)addresses[3], geometry)",
+    "flat_gemm_weight_grad": "flat_gemm_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
     " geometry)",
     "skinny_gemm_forward": "skinny_gemm_forward((char*)addresses[0], (char*)addresses[1], (char*)addresses[2],"
     " (char*)addresses[3], (char*)addresses[4], geometry)",

@@ -116,6 +116,43 @@ def test_operands_and_epilogue(
     assert len(library.launches) == len(ALGORITHMS)
 
 
+def in_parts(problem: ConvProblem) -> list[Candidate[ConvProblem]]:
+    return [each for each in CublasltFamily().trials(problem) if each.name.startswith("cublaslt/parts ")]
+
+
+@pytest.mark.parametrize("like", [PROBLEM, ROUNDED], ids=["float16", "float32"])
+def test_a_weights_gradient_in_parts(library: FakeLibrary, simulated: Backend, like: ConvProblem) -> None:
+    """Each a product of its own, with sums in float32, which are added up."""
+    problem = dataclasses.replace(like, direction=WEIGHT_GRAD, input_shape=(6, 24, 8, 32))
+    found = in_parts(problem)
+    numbers = {int(each.name.split()[1]) for each in found}
+    assert len(numbers) >= 1
+    assert all(1536 % number == 0 and 1536 // number >= 128 for number in numbers)
+    for candidate in found:
+        number = int(candidate.name.split()[1])
+        assert candidate.workspace(problem) >= number * 40 * 24 * 4
+        assert error(simulated, problem, candidate) <= accuracy.error_bound(problem)
+        restored = CONV.named(problem, candidate.name)
+        assert restored is not None
+        assert restored.name == candidate.name
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"direction": FORWARD},
+        {"direction": INPUT_GRAD},
+        {"input_shape": (1, 24, 5, 51)},  # a part of 255 pixels would have fewer than 128
+        {"input_shape": (1, 24, 1, 1009)},  # a prime number
+    ],
+    ids=str,
+)
+def test_no_parts(change: dict[str, Any]) -> None:
+    problem = dataclasses.replace(PROBLEM, direction=WEIGHT_GRAD)
+    assert in_parts(dataclasses.replace(problem, **change)) == []
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("input_shape", "outputs"), [((1, 4, 3, 3), 8), ((2, 8, 1, 2), 4), ((1, 16, 1, 1), 4), ((1, 4, 1, 1), 4)], ids=str
@@ -289,7 +326,14 @@ def test_the_library_is_loaded_ahead(
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
-SHAPES = [((2, 64, 17, 9), 96), ((3, 24, 5, 7), 40), ((1, 32, 9, 9), 16), ((2, 256, 8, 8), 1024), ((1, 320, 7, 9), 8)]
+SHAPES = [
+    ((4, 64, 16, 9), 96),
+    ((2, 64, 17, 9), 96),
+    ((3, 24, 5, 7), 40),
+    ((1, 32, 9, 9), 16),
+    ((2, 256, 8, 8), 1024),
+    ((1, 320, 7, 9), 8),
+]
 KINDS = [
     (dtypes.float16, "highest"), (dtypes.bfloat16, "highest"), (dtypes.float32, "high"), (dtypes.float32, "medium"),
 ]  # fmt: skip
@@ -308,7 +352,7 @@ def test_every_algorithm_on_a_gpu(
         problem = ConvProblem(
             direction, input_shape, (outputs, input_shape[1], 1, 1), dtype=dtype, precision=precision, **epilogue
         )  # fmt: skip
-        found = variants(problem)
+        found = list(CublasltFamily().trials(problem))
         assert found
         bound = accuracy.error_bound(problem)
         for candidate in found:

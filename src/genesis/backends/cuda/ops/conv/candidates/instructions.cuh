@@ -2,11 +2,14 @@
 #pragma once
 #include "conversions.cuh"
 
-// 16 bytes from global to shared memory; zeros if it is not inside.
-__device__ __forceinline__ void copy_16(void* to, const void* from, bool inside) {
+// From global to shared memory: the first so many of 16 bytes, and zeros after them.
+__device__ __forceinline__ void copy_up_to_16(void* to, const void* from, int bytes) {
   const u32 address = (u32)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(inside ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
 }
+
+// 16 bytes; zeros if they are not inside.
+__device__ __forceinline__ void copy_16(void* to, const void* from, bool inside) { copy_up_to_16(to, from, inside ? 16 : 0); }
 
 // As many bytes as can be copied at once: 4, 8 or 16.
 template <int BYTES>
@@ -22,6 +25,13 @@ __device__ __forceinline__ void copy(void* to, const void* from, bool inside) {
 }
 
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// What was copied since the last time is one group; waiting for all groups but the last NUMBER.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int NUMBER>
+__device__ __forceinline__ void wait_for_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(NUMBER) : "memory");
+}
 
 // The low halves of two words, or their high halves.
 __device__ __forceinline__ u32 paired(u32 first, u32 second, bool high) {

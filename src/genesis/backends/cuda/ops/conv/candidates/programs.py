@@ -18,6 +18,8 @@ _SOURCES = {
     "depthwise": "depthwise/gather.cu",
     "depthwise_weight_grad": "depthwise/weight_grad.cu",
     "depthwise_toeplitz": "depthwise/toeplitz.cu",
+    "flat_gemm_forward": "flat_gemm/forward.cu",
+    "flat_gemm_weight_grad": "flat_gemm/weight_grad.cu",
     "patch_forward": "patch/forward.cu",
     "patch_weight_grad": "patch/weight_grad.cu",
     "patch_fma_forward": "patch/fma_forward.cu",

@@ -1,0 +1,153 @@
+"""1×1 convolutions in 16 bits of channels so few that the weight stays on the chip: pixels stream past it once.
+
+They are bound by memory, which is accessed alike for all channels: pixels are copied as one piece, also where they
+begin at odd addresses, as those of a head with 21 classes do. The copy engine takes no such rows, and the libraries
+take them two or four bytes at a time. A block's sums of a weight's gradient stay in registers: operands are read once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from genesis import dtypes
+from genesis.backends.cuda import driver
+from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
+from genesis.backends.cuda.ops.conv.candidates import programs
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import (
+    ForwardTile,
+    ForwardWork,
+    Tile,
+    WeightGradTile,
+    WeightGradWork,
+    num_pixels,
+)
+from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
+from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
+from genesis.shapes import numel
+
+_MOST_WEIGHTS, _MOST_CHANNELS = 1 << 16, 512
+_FEW_WEIGHTS = 1 << 14  # of the guess
+_LEAST_PIXELS = 1 << 10  # of fewer, each block would load the weight for next to nothing
+_MANY_PIXELS = 1 << 12  # of the guess
+_NUM_TILES = 10  # worth trying
+
+
+class FlatGemmFamily(Family[ConvProblem]):
+    prefix = "flat_gemm"
+
+    def variants(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
+        return self.trials(problem) if _is_best_guess(problem) else ()
+
+    def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
+        if not _supports(problem) or num_pixels(problem) < _LEAST_PIXELS:
+            return ()
+        return [each for each in map(_candidate, _promising(problem)) if admissible(each, problem)]
+
+    def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
+        kind = WeightGradTile if problem.direction == WEIGHT_GRAD else ForwardTile
+        tile = kind.named(name.removeprefix(f"{self.prefix}/"))
+        return None if tile is None else _candidate(tile)
+
+
+class FlatGemmForward(Candidate[ConvProblem]):
+    """A tile of the forward, or of the input's gradient."""
+
+    arithmetic = FULL
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.name = f"{FlatGemmFamily.prefix}/{tile}"
+
+    def supports(self, problem: ConvProblem) -> bool:
+        return problem.direction != WEIGHT_GRAD and _supports(problem) and ForwardWork(problem, self.tile).is_possible()
+
+    def fuses(self, problem: ConvProblem) -> frozenset[str]:
+        return frozenset({"bias", "activation"})
+
+    def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
+        """The kernel's name, and what it is compiled with."""
+        return "flat_gemm_forward", ForwardWork(problem, self.tile).macros
+
+    def prepare(self, problem: ConvProblem) -> Launch:
+        work, (name, macros) = ForwardWork(problem, self.tile), self.program(problem)
+        ready = programs.prepare(
+            problem.device, name, macros, work.grid, work.num_threads, work.shared_memory, 4,
+            num_pixels=work.num_pixels, iterations=work.iterations,
+        )  # fmt: skip
+
+        def run(stream: int, out: int, first: int, weight: int, bias: int, residual: int, workspace: int) -> None:
+            ready(stream, first, weight, out, bias)
+
+        return run
+
+
+class FlatGemmWeightGrad(Candidate[ConvProblem]):
+    """A tile of the weight's gradient: a second kernel adds up the blocks' parts."""
+
+    arithmetic = FULL
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.name = f"{FlatGemmFamily.prefix}/{tile}"
+
+    def supports(self, problem: ConvProblem) -> bool:
+        return (
+            problem.direction == WEIGHT_GRAD and _supports(problem) and WeightGradWork(problem, self.tile).is_possible()
+        )
+
+    def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
+        """The kernel's name, and what it is compiled with."""
+        return "flat_gemm_weight_grad", WeightGradWork(problem, self.tile).macros
+
+    def workspace(self, problem: ConvProblem) -> int:
+        return WeightGradWork(problem, self.tile).workspace
+
+    def prepare(self, problem: ConvProblem) -> Launch:
+        work, (name, macros) = WeightGradWork(problem, self.tile), self.program(problem)
+        ready = programs.prepare(
+            problem.device, name, macros, work.grid, work.num_threads, work.shared_memory, 3,
+            num_pixels=work.num_pixels, iterations=work.iterations,
+        )  # fmt: skip
+        finish = finisher(problem, work.grid)
+
+        def run(stream: int, out: int, grad: int, x: int, _: int, __: int, workspace: int) -> None:
+            ready(stream, grad, x, workspace)
+            finish(stream, out, workspace, 0, 0)
+
+        return run
+
+
+def _candidate(tile: Tile) -> Candidate[ConvProblem]:
+    return FlatGemmWeightGrad(tile) if isinstance(tile, WeightGradTile) else FlatGemmForward(tile)
+
+
+@functools.lru_cache(maxsize=1024)
+def _promising(problem: ConvProblem) -> list[Tile]:
+    kind = WeightGradWork if problem.direction == WEIGHT_GRAD else ForwardWork
+    works = sorted((work for work in kind.of_all(problem) if work.is_possible()), key=lambda work: work.seconds)
+    return [work.tile for work in works[:_NUM_TILES]]
+
+
+driver.forget_on_switch(_promising.cache_clear)
+
+
+def _is_best_guess(problem: ConvProblem) -> bool:
+    """Do rows begin where neither the copy engine nor a library's kernels for tensor cores take them?"""
+    is_odd = any(channels % 8 for channels in problem.weight_shape[:2])
+    return is_odd and numel(problem.weight_shape) <= _FEW_WEIGHTS and num_pixels(problem) >= _MANY_PIXELS
+
+
+def _supports(problem: ConvProblem) -> bool:
+    p = problem
+    return (
+        p.is_flat
+        and p.groups == 1
+        and p.dtype in (dtypes.float16, dtypes.bfloat16)
+        and p.alignment == 16
+        and max(p.weight_shape) <= _MOST_CHANNELS
+        and numel(p.weight_shape) <= _MOST_WEIGHTS
+        and all(0 < numel(each) < 2**31 for each in (p.input_shape, p.weight_shape, p.output_shape))
+        and not p.statistics
+        and programs.is_available(p.device)
+    )

@@ -4,6 +4,7 @@
     python benchmarks/bench_zoo_convs.py --seconds 240 --more       go on after what the results have
     python benchmarks/bench_zoo_convs.py --only 256x14x14 --dtypes fp32
     python benchmarks/bench_zoo_convs.py --below 1          again what the results have as slower than PyTorch
+    python benchmarks/bench_zoo_convs.py --odd --dtypes bf16    heads and layers whose channels are no multiple of 8
     python benchmarks/bench_zoo_convs.py --dry-run                  no GPU: tiny shapes on the simulated device
 
 Every distinct convolution of these networks (zoo_convs.json, which zoo_networks.py makes), all directions, bfloat16 and
@@ -84,6 +85,13 @@ class Case(NamedTuple):
         return ConvProblem(self.direction, c.input, c.weight, *pairs, c.groups, dtype=DTYPES[self.dtype])  # type: ignore[arg-type]
 
 
+# (images, inputs, size, outputs, taps, stride): heads of segmentation and detection, and layers, of odd channels.
+_ODD = (
+    (4, 256, 64, 21, 1, 1), (8, 64, 160, 21, 1, 1), (4, 256, 128, 19, 1, 1), (2, 48, 128, 150, 1, 1),
+    (16, 96, 56, 91, 1, 1), (8, 18, 64, 19, 1, 1), (2, 32, 256, 1, 1, 1), (2, 64, 256, 3, 1, 1), (32, 90, 28, 30, 1, 1),
+    (8, 256, 80, 255, 1, 1), (8, 512, 40, 255, 1, 1), (8, 1024, 20, 255, 1, 1), (16, 36, 56, 144, 1, 1),
+    (16, 81, 56, 81, 3, 1), (16, 36, 64, 36, 3, 1), (16, 100, 32, 200, 3, 2),
+)  # fmt: skip
 _TINY = (
     Convolution((1, 8, 5, 6), (8, 8, 3, 3), (2, 2), (1, 1), (1, 1), 1, True, 2, ("tiny",)),
     Convolution((1, 4, 5, 6), (4, 1, 3, 3), (1, 1), (1, 1), (1, 1), 4, False, 3, ("tiny", "small")),
@@ -97,7 +105,8 @@ def main() -> int:
             arguments.out = Path(tempfile.mkdtemp())  # it is no result
         with override(cuda="simulated"):
             return run(arguments, list(cases(_TINY, ["fp32"], DIRECTIONS)), "cpu")
-    chosen = list(cases(stored(), arguments.dtypes, arguments.directions))
+    found = odd() if arguments.odd else stored()
+    chosen = list(cases(found, arguments.dtypes, arguments.directions))
     random.Random(_SEED).shuffle(chosen)
     if arguments.only:
         chosen = [case for case in chosen if arguments.only in case.name]
@@ -108,6 +117,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="TEXT", help="cases whose name has that")
+    parser.add_argument("--odd", action="store_true", help="convolutions of odd channels, which these networks lack")
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
     parser.add_argument("--dtypes", nargs="+", choices=["bf16", "fp32"], default=["bf16", "fp32"])
     parser.add_argument("--tune", type=float, default=1.0, help="seconds for a case; 0: only the guess")
@@ -119,6 +129,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
     parser.add_argument("--dry-run", action="store_true", help="check every kind of case without a GPU")
     return parser.parse_args()
+
+
+def odd() -> Iterator[Convolution]:
+    for images, inputs, size, outputs, taps, stride in _ODD:
+        shapes = (images, inputs, size, size), (outputs, inputs, taps, taps)
+        yield Convolution(*shapes, (stride,) * 2, (taps // 2,) * 2, (1, 1), 1, False, 1, ("odd",))
 
 
 def cases(found: Iterable[Convolution], dtypes: Iterable[str], directions: Iterable[str]) -> Iterator[Case]:
@@ -135,7 +151,7 @@ def cases(found: Iterable[Convolution], dtypes: Iterable[str], directions: Itera
 def run(arguments: argparse.Namespace, chosen: list[Case], device: str) -> int:
     begin = time.monotonic()
     machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if device == "cuda" else {}
-    zoo = Convolutions(NAME, **machine)
+    zoo = Convolutions(f"{NAME}_odd" if arguments.odd else NAME, **machine)
     zoo.keep_others(arguments.out)
     if arguments.more:
         known = {row["case"] for row in zoo.rows}

@@ -44,16 +44,17 @@ _FALLBACK, _FIRST_LAYER = ImplicitGemmFamily(), SmallCFamily()
 _HALO_TILE, _STEM = HaloTileFamily(), StemFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED, _WGMMA = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily(), WgmmaFamily()
 _PATCHES = map(PatchFamily, (PatchForward, PatchWeightGrad, PatchFmaForward, PatchFmaWeightGrad))
-_PADDED = [PaddedFamily(family) for family in (CublasltFamily(), _WGMMA, _HALO_TILE, CudnnFamily())]
+_PADDED_WGMMA = PaddedFamily(_WGMMA)
+_PADDED = [*map(PaddedFamily, (CublasltFamily(), CudnnFamily())), _PADDED_WGMMA, PaddedFamily(_HALO_TILE)]
 FAMILIES: tuple[Family[ConvProblem], ...] = (
-    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), SmallKFamily(), FlatGemmFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
+    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), FlatGemmFamily(), SmallKFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
     SubPixelDgradFamily(), *_PATCHES, *_PADDED, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
     _GROUPED,
 )  # fmt: skip
 _FIRST_LIBRARY = next(i for i, family in enumerate(FAMILIES) if family.prefix in _LIBRARIES)
-_WGMMA_BEFORE_LIBRARIES = (
-    *FAMILIES[:_FIRST_LIBRARY], _WGMMA, *(family for family in FAMILIES[_FIRST_LIBRARY:] if family is not _WGMMA)
-)  # fmt: skip
+_FIRST_PADDED = FAMILIES.index(_PADDED[0])
+_BEFORE = (*FAMILIES[:_FIRST_PADDED], _PADDED_WGMMA, *FAMILIES[_FIRST_PADDED:_FIRST_LIBRARY], _WGMMA)
+_WGMMA_BEFORE_LIBRARIES = tuple(dict.fromkeys((*_BEFORE, *FAMILIES)))  # each once
 
 
 def in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:

@@ -27,7 +27,7 @@ _CLOCK, _BYTES_PER_SECOND, _BYTES_OF_SUMS_PER_SECOND = 1.5e9, 2.9e12, 1.5e12
 _IN_FLIGHT = 40e3  # bytes that a multiprocessor waits for at a time, so that memory is busy
 _PRODUCT, _PIXEL, _LATENCY, _LAUNCH = 2.0, 4.0, 1000, 2e-6  # clocks of a product; of a pixel's copies; of a tile
 _WARPS = 8  # keep a multiprocessor busy
-_OF_WEIGHT = 4  # clocks of 32 numbers of the weight that a block rearranges
+_OF_WEIGHT = 8  # clocks of a number of the weight that a thread rearranges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Tile(abc.ABC):
 
 
 class ForwardTile(Tile):
-    """pixels: of a warp; warps: of a block."""
+    """A forward's tile has pixels of a warp, and warps of a block."""
 
 
 class WeightGradTile(Tile):
-    """pixels: of a block; warps: that share them, for each of those which have a result together."""
+    """A weight gradient's tile has pixels of a block, and warps that share them for each part of the result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Work(abc.ABC):
         return -(-self.num_pixels // (self.block_pixels * self.iterations))
 
     def _seconds(self, clocks_of_a_turn: float, bytes_of_a_pixel: int) -> float:
-        """Of all turns of a multiprocessor's blocks, or of memory."""
+        """The time of all turns of a multiprocessor's blocks, or of memory."""
         processors = max(1, driver.get().properties(self.problem.device).multiprocessor_count)
         beside = min(self.tile.blocks, -(-self.grid // processors))
         waiting = _LATENCY / (self.tile.stages - 1)
@@ -191,7 +191,7 @@ class ForwardWork(Work):
     def seconds(self) -> float:
         chunks = self.block_pixels // 16
         products = chunks * -(-self.terms // 16) * -(-self.results // 8)
-        weight = numel(self.problem.weight_shape) / 32 * _OF_WEIGHT / _CLOCK
+        weight = numel(self.problem.weight_shape) / self.num_threads * _OF_WEIGHT / _CLOCK
         return weight + self._seconds(products * _PRODUCT + self.block_pixels * _PIXEL, self.terms * 2)
 
 
@@ -230,7 +230,7 @@ class WeightGradWork(Work):
 
     @property
     def warps(self) -> int:
-        """Those that have a result together."""
+        """The number of warps that have a result together."""
         return self.outputs[1] * self.inputs[1]
 
     @property

@@ -22,7 +22,7 @@ from genesis.shapes import numel
 
 PREFIX = "padded"
 _LEAST_CHANNELS = 16
-_MANY_WEIGHTS, _MANY_PIXELS = 1 << 14, 1 << 12  # of the guess: of fewer, others copy nothing
+_MANY_WEIGHTS, _MANY_PIXELS = 1 << 14, 1 << 10  # of the guess: of fewer, others are ahead
 _TILE, _MOST_COLUMNS = 4096, 256  # of a copy
 _MOST_ELEMENTS = (1 << 31) - (1 << 20)  # of activations
 _RESULT = 3  # among _matrices()
@@ -97,7 +97,7 @@ class Padded(Candidate[ConvProblem]):
         return self._places(problem)[-1]
 
     def _places(self, problem: ConvProblem) -> list[int]:
-        """Where the copies of first, second, bias and result begin in the workspace, behind the inner candidate's; and
+        """Offsets in the workspace, behind the inner candidate's, of the copies of first, second, bias and result; and
         the end."""
         wide = _padded(problem)
         sizes = [
@@ -128,10 +128,10 @@ class Padded(Candidate[ConvProblem]):
 
 
 def _is_best_guess(problem: ConvProblem) -> bool:
-    """Are kernels that copy nothing far behind? In 16 bits, where there is one tap and the weight is large."""
+    """Are kernels that copy nothing far behind? In 16 bits, where the weight is large."""
     images, _, *sizes = problem.output_shape
     is_large = numel(problem.weight_shape) > _MANY_WEIGHTS and images * math.prod(sizes) >= _MANY_PIXELS
-    return problem.dtype.itemsize == 2 and problem.is_flat and is_large
+    return problem.dtype.itemsize == 2 and is_large
 
 
 def _padded(problem: ConvProblem) -> ConvProblem:

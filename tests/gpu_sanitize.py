@@ -196,7 +196,7 @@ def candidates(problem: ConvProblem) -> list[tuple[ConvProblem, Candidate[ConvPr
     found = [
         (problem, candidate)
         for family in families.FAMILIES
-        if family.prefix not in ("cublaslt", "cudnn")
+        if not family.prefix.endswith(("cublaslt", "cudnn"))
         for candidate in itertools.islice(family.trials(problem), _MOST_TRIALS)
     ]
     both = dataclasses.replace(problem, statistics=True)

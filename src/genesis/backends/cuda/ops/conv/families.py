@@ -45,7 +45,7 @@ _HALO_TILE, _STEM = HaloTileFamily(), StemFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED, _WGMMA = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily(), WgmmaFamily()
 _PATCHES = map(PatchFamily, (PatchForward, PatchWeightGrad, PatchFmaForward, PatchFmaWeightGrad))
 _PADDED_WGMMA = PaddedFamily(_WGMMA)
-_PADDED = [*map(PaddedFamily, (CublasltFamily(), CudnnFamily())), _PADDED_WGMMA, PaddedFamily(_HALO_TILE)]
+_PADDED = (*map(PaddedFamily, (CublasltFamily(), CudnnFamily())), _PADDED_WGMMA, PaddedFamily(_HALO_TILE))
 FAMILIES: tuple[Family[ConvProblem], ...] = (
     _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), FlatGemmFamily(), SmallKFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
     SubPixelDgradFamily(), *_PATCHES, *_PADDED, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
@@ -91,7 +91,8 @@ def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
       out. The tuner checks that, a guess can't;
     - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours. Of those for first
       layers, the one for 3×3 taps of an image is the plain one: its 27 terms are one step, and need no copies;
-    - in 16 bits, where they would copy channels first that are no multiples of 8, unless there is one tap;
+    - in 16 bits, where they would copy channels first that are no multiples of 8, unless there is one tap. Where the
+      weight is large, copies of our own come before all others;
     - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
 
     The kernels for groups come after all others, but first where the others are far behind them. In the weight's

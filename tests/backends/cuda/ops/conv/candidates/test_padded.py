@@ -144,3 +144,12 @@ def test_the_guess(simulated: Backend) -> None:
         assert bool(list(family.variants(problem))) == is_guess
         assert list(family.trials(problem))
     assert "padded/cudnn" in {each.prefix for each in CONV.families(HEAD)}
+
+
+@pytest.mark.usefixtures("hopper_there")
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_copies_come_before_kernels_that_gather(direction: str) -> None:
+    for weight in ((255, 256, 1, 1), (256, 255, 1, 1), (130, 129, 3, 3)):
+        shapes = {"weight_shape": weight, "input_shape": (2, weight[1], 64, 48)}
+        problem = dataclasses.replace(HEAD, direction=direction, **shapes)  # type: ignore[arg-type]
+        assert next(iter(CONV.candidates(problem))).family == "padded/wgmma"

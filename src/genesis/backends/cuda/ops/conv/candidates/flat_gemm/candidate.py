@@ -28,9 +28,10 @@ from genesis.shapes import numel
 
 _MOST_WEIGHTS, _MOST_CHANNELS = 1 << 16, 512
 _FEW_WEIGHTS = 1 << 14  # of the guess
-_LEAST_PIXELS = 1 << 10  # of fewer, each block would load the weight for next to nothing
+_FEW_WEIGHTS_IN_VECTORS = 1 << 13  # where the copy engine and the libraries take the rows, too
+_LEAST_PIXELS = 1 << 7  # of fewer, warps would have none
 _MANY_PIXELS = 1 << 12  # of the guess
-_NUM_TILES = 10  # worth trying
+_NUM_TILES, _NUM_TILES_IN_VECTORS = 10, 4  # worth trying: each is compiled for its channels
 
 
 class FlatGemmFamily(Family[ConvProblem]):
@@ -40,7 +41,9 @@ class FlatGemmFamily(Family[ConvProblem]):
         return self.trials(problem) if _is_best_guess(problem) else ()
 
     def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
-        if not _supports(problem) or num_pixels(problem) < _LEAST_PIXELS:
+        has_vectors = not _has_odd_channels(problem)
+        is_large = has_vectors and numel(problem.weight_shape) > _FEW_WEIGHTS_IN_VECTORS
+        if not _supports(problem) or num_pixels(problem) < _LEAST_PIXELS or is_large:
             return ()
         return [each for each in map(_candidate, _promising(problem)) if admissible(each, problem)]
 
@@ -126,7 +129,7 @@ def _candidate(tile: Tile) -> Candidate[ConvProblem]:
 def _promising(problem: ConvProblem) -> list[Tile]:
     kind = WeightGradWork if problem.direction == WEIGHT_GRAD else ForwardWork
     works = sorted((work for work in kind.of_all(problem) if work.is_possible()), key=lambda work: work.seconds)
-    return [work.tile for work in works[:_NUM_TILES]]
+    return [work.tile for work in works[: _NUM_TILES if _has_odd_channels(problem) else _NUM_TILES_IN_VECTORS]]
 
 
 driver.forget_on_switch(_promising.cache_clear)
@@ -134,8 +137,13 @@ driver.forget_on_switch(_promising.cache_clear)
 
 def _is_best_guess(problem: ConvProblem) -> bool:
     """Do rows begin where neither the copy engine nor a library's kernels for tensor cores take them?"""
-    is_odd = any(channels % 8 for channels in problem.weight_shape[:2])
-    return is_odd and numel(problem.weight_shape) <= _FEW_WEIGHTS and num_pixels(problem) >= _MANY_PIXELS
+    is_small = numel(problem.weight_shape) <= _FEW_WEIGHTS and num_pixels(problem) >= _MANY_PIXELS
+    return is_small and _has_odd_channels(problem)
+
+
+def _has_odd_channels(problem: ConvProblem) -> bool:
+    """Do rows not begin at multiples of 16 bytes?"""
+    return any(channels % 8 for channels in problem.weight_shape[:2])
 
 
 def _supports(problem: ConvProblem) -> bool:
@@ -147,6 +155,7 @@ def _supports(problem: ConvProblem) -> bool:
         and p.alignment == 16
         and max(p.weight_shape) <= _MOST_CHANNELS
         and numel(p.weight_shape) <= _MOST_WEIGHTS
+        and num_pixels(p) < 2**30
         and all(0 < numel(each) < 2**31 for each in (p.input_shape, p.weight_shape, p.output_shape))
         and not p.statistics
         and programs.is_available(p.device)

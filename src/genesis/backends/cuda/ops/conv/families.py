@@ -44,8 +44,8 @@ _FALLBACK, _FIRST_LAYER = ImplicitGemmFamily(), SmallCFamily()
 _HALO_TILE, _STEM = HaloTileFamily(), StemFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED, _WGMMA = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily(), WgmmaFamily()
 _PATCHES = map(PatchFamily, (PatchForward, PatchWeightGrad, PatchFmaForward, PatchFmaWeightGrad))
-_PADDED_WGMMA = PaddedFamily(_WGMMA)
-_PADDED = (*map(PaddedFamily, (CublasltFamily(), CudnnFamily())), _PADDED_WGMMA, PaddedFamily(_HALO_TILE))
+_PADDED_LIBRARIES, _PADDED_WGMMA = [*map(PaddedFamily, (CublasltFamily(), CudnnFamily()))], PaddedFamily(_WGMMA)
+_PADDED = (*_PADDED_LIBRARIES, _PADDED_WGMMA, PaddedFamily(_HALO_TILE))
 FAMILIES: tuple[Family[ConvProblem], ...] = (
     _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), FlatGemmFamily(), SmallKFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
     SubPixelDgradFamily(), *_PATCHES, *_PADDED, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
@@ -91,9 +91,10 @@ def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
       out. The tuner checks that, a guess can't;
     - in the forward of a first layer in bfloat16, where cuDNN's engines take twice as long as ours. Of those for first
       layers, the one for 3×3 taps of an image is the plain one: its 27 terms are one step, and need no copies;
-    - in 16 bits, where they would copy channels first that are no multiples of 8, unless there is one tap. Where the
-      weight is large, copies of our own come before all others;
+    - in 16 bits, where they would copy channels first that are no multiples of 8, unless there is one tap;
     - where the device is done before the next call comes: theirs cost the host more than a launch of ours.
+
+    Copies with zeros behind odd channels come before what would gather those, where the weight is large.
 
     The kernels for groups come after all others, but first where the others are far behind them. In the weight's
     gradient, Hopper's come before them: with 56 channels a group, it takes a quarter of the time in float32, half in
@@ -130,7 +131,10 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     if not (exact or first_layer or waits_for_the_host or plain_shapes.is_best_guess(problem)):
         return families
     is_short = problem.dtype.itemsize == 2 and math.prod(problem.weight_shape[1:]) <= _ONE_STEP
-    return sorted(families, key=lambda each: (each.prefix in _LIBRARIES, is_short and each is _FIRST_LAYER))
+    last = [each for each in FAMILIES if each.prefix in _LIBRARIES]
+    if exact or waits_for_the_host:
+        last += _PADDED_LIBRARIES
+    return sorted(families, key=lambda each: (each in last, is_short and each is _FIRST_LAYER))
 
 
 def _with_statistics() -> list[Family[ConvProblem]]:

@@ -131,13 +131,15 @@ def test_names_lead_back(simulated: Backend, direction: str) -> None:
 
 
 def test_the_guess(simulated: Backend) -> None:
-    """Of large weights in 16 bits; whatever it is, a tuner tries it."""
+    """Of large weights; whatever it is, a tuner tries it."""
     family = PaddedFamily(ImplicitGemmFamily())
     taps = dataclasses.replace(HEAD, weight_shape=(255, 256, 3, 3), padding=(1, 1))
     for problem, is_guess in (
         (HEAD, True),
         (taps, True),
-        (dataclasses.replace(HEAD, dtype=dtypes.float32), False),
+        (dataclasses.replace(HEAD, dtype=dtypes.float32), True),
+        (dataclasses.replace(HEAD, dtype=dtypes.float32, weight_shape=(21, 256, 1, 1)), True),
+        (dataclasses.replace(HEAD, dtype=dtypes.float32, weight_shape=(19, 128, 1, 1), input_shape=(2, 128, 64, 48)), False),
         (dataclasses.replace(HEAD, weight_shape=(21, 256, 1, 1)), False),
         (dataclasses.replace(HEAD, input_shape=(2, 256, 20, 20)), False),
     ):
@@ -147,9 +149,10 @@ def test_the_guess(simulated: Backend) -> None:
 
 
 @pytest.mark.usefixtures("hopper_there")
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32], ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_copies_come_before_kernels_that_gather(direction: str) -> None:
-    for weight in ((255, 256, 1, 1), (256, 255, 1, 1), (130, 129, 3, 3)):
-        shapes = {"weight_shape": weight, "input_shape": (2, weight[1], 64, 48)}
-        problem = dataclasses.replace(HEAD, direction=direction, **shapes)  # type: ignore[arg-type]
+def test_copies_come_before_kernels_that_gather(direction: str, dtype: dtypes.DType) -> None:
+    for outputs, inputs, taps in ((255, 256, 1), (256, 255, 1), (130, 129, 3)):
+        shapes = (2, inputs, 64, 48), (outputs, inputs, taps, taps)
+        problem = ConvProblem(direction, *shapes, padding=(taps // 2,) * 2, dtype=dtype)  # type: ignore[arg-type]
         assert next(iter(CONV.candidates(problem))).family == "padded/wgmma"

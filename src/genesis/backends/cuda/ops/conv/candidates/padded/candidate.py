@@ -22,7 +22,7 @@ from genesis.shapes import numel
 
 PREFIX = "padded"
 _LEAST_CHANNELS = 16
-_MANY_WEIGHTS, _MANY_PIXELS = 1 << 14, 1 << 10  # of the guess: of fewer, others are ahead
+_MANY_WEIGHTS, _MANY_WEIGHTS_FLOAT32, _MANY_PIXELS = 1 << 14, 1 << 12, 1 << 10  # of the guess: of fewer, others lead
 _TILE, _MOST_COLUMNS = 4096, 256  # of a copy
 _MOST_ELEMENTS = (1 << 31) - (1 << 20)  # of activations
 _RESULT = 3  # among _matrices()
@@ -128,10 +128,10 @@ class Padded(Candidate[ConvProblem]):
 
 
 def _is_best_guess(problem: ConvProblem) -> bool:
-    """Are kernels that copy nothing far behind? In 16 bits, where the weight is large."""
+    """Are kernels that copy nothing far behind? Where the weight is large, and the pixels are many."""
     images, _, *sizes = problem.output_shape
-    is_large = numel(problem.weight_shape) > _MANY_WEIGHTS and images * math.prod(sizes) >= _MANY_PIXELS
-    return problem.dtype.itemsize == 2 and is_large
+    many = _MANY_WEIGHTS_FLOAT32 if problem.dtype is dtypes.float32 else _MANY_WEIGHTS
+    return numel(problem.weight_shape) > many and images * math.prod(sizes) >= _MANY_PIXELS
 
 
 def _padded(problem: ConvProblem) -> ConvProblem:

@@ -133,13 +133,14 @@ def test_names_lead_back(simulated: Backend, direction: str) -> None:
 def test_the_guess(simulated: Backend) -> None:
     """Of large weights; whatever it is, a tuner tries it."""
     family = PaddedFamily(ImplicitGemmFamily())
+    exact = dataclasses.replace(HEAD, dtype=dtypes.float32)
     taps = dataclasses.replace(HEAD, weight_shape=(255, 256, 3, 3), padding=(1, 1))
     for problem, is_guess in (
         (HEAD, True),
         (taps, True),
-        (dataclasses.replace(HEAD, dtype=dtypes.float32), True),
-        (dataclasses.replace(HEAD, dtype=dtypes.float32, weight_shape=(21, 256, 1, 1)), True),
-        (dataclasses.replace(HEAD, dtype=dtypes.float32, weight_shape=(19, 128, 1, 1), input_shape=(2, 128, 64, 48)), False),
+        (exact, True),
+        (dataclasses.replace(exact, weight_shape=(21, 256, 1, 1)), True),
+        (dataclasses.replace(exact, weight_shape=(19, 128, 1, 1), input_shape=(2, 128, 64, 48)), False),
         (dataclasses.replace(HEAD, weight_shape=(21, 256, 1, 1)), False),
         (dataclasses.replace(HEAD, input_shape=(2, 256, 20, 20)), False),
     ):

@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 import genesis.torch
-from genesis.torch import bridge
+from genesis.torch import bridge, graph_choices
 
 
 @pytest.fixture(autouse=True)
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask as a program does: for other tests, all chains are worth it."""
     monkeypatch.setattr(bridge, "trains", lambda x: x.is_cuda)
+    monkeypatch.setattr(graph_choices, "_LEAST_FLOPS", 0)
 
 
 LAYERS = {  # kernel, groups
@@ -30,11 +31,11 @@ def block(kernel: int, groups: int, *activation: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(8, 8, kernel, groups=groups), nn.BatchNorm2d(8), *activation)
 
 
-def compiled(model: nn.Module, in_training: bool) -> list[str]:
+def compiled(model: nn.Module, in_training: bool, images: int = 2) -> list[str]:
     """Its fused chains, and the reasons of those that are left."""
     plain = copy.deepcopy(model).train(in_training)
     fused = genesis.torch.compile(model.train(in_training), compiler="aot_eager")
-    x = torch.randn(2, 8, 9, 9)
+    x = torch.randn(images, 8, 9, 9)
     with torch.set_grad_enabled(in_training):
         torch.testing.assert_close(fused(x), plain(x))
     (recording,) = genesis.torch.report(fused).graphs
@@ -56,6 +57,22 @@ def test_in_training_only_a_relu_is_fused(activation: nn.Module, is_fast: bool, 
     reason = "in training, PyTorch's compiler runs layers with its activation faster on a CPU"
     found = compiled(block(3, 1, activation), in_training)
     assert found == (["fused"] if is_fast or not in_training else [reason])
+
+
+@pytest.mark.parametrize(
+    ("images", "least_flops", "reason"),
+    [
+        (1, 0, "in training, PyTorch runs layers of one image faster on a CPU"),
+        (2, 2 * (2 * 8 * 49) * 72 + 1, "in training, PyTorch's compiler runs such small layers faster on a CPU"),
+        (2, 2 * (2 * 8 * 49) * 72, ""),
+    ],
+)
+def test_in_training_one_image_and_small_layers_are_left(
+    images: int, least_flops: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_choices, "_LEAST_FLOPS", least_flops)
+    assert compiled(block(3, 1, nn.ReLU()), True, images) == ([reason] if reason else ["fused"])
+    assert compiled(block(3, 1, nn.ReLU()), False, images) == ["fused"]
 
 
 def test_elsewhere_all_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from genesis.torch.graph_edits import argument, tensor_of, value_of
 
 # In MixNet-S, an eighth of whose convolutions would be in such ops, the compiler's loops are faster than these.
 _LEAST_SHARE = 0.25
-_LEAST_FLOPS = 3e7  # of a convolution in training: below, the op's own cost is more than it saves (HGNetV2-B0)
+# Of a convolution in training: in HGNetV2-B0, on two threads, the op's own cost is more than it saves below.
+_LEAST_FLOPS = 3e7
 
 
 def why_slower(conv: fx.Node, in_training: bool, activation: str | None, share: float) -> str:
@@ -43,5 +44,5 @@ def why_slower(conv: fx.Node, in_training: bool, activation: str | None, share: 
         return ""
     if result.shape[0] == 1:  # it has other kernels then, for which no weight is arranged anew
         return "in training, PyTorch runs layers of one image faster on a CPU"
-    is_small = 2 * result.numel() * weight[0].numel() < _LEAST_FLOPS
+    is_small = 2 * result.numel() * weight.shape[1:].numel() < _LEAST_FLOPS
     return "in training, PyTorch's compiler runs such small layers faster on a CPU" if is_small else ""

@@ -13,7 +13,9 @@ takes.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable
 
 from genesis import dtypes
 from genesis.backends.cuda import driver
@@ -26,6 +28,7 @@ from genesis.shapes import numel
 
 _NUM_ASKED = 8  # asked for more, it gave no more
 _NUM_ASKED_IN_PARTS = 3
+_PARTS = "parts"  # in names
 _TILES = (64, 128)  # sides of tiles that would fill all multiprocessors
 _LEAST_PIXELS = 128  # of a part
 _MOST_BYTES = 32 << 20  # of parts
@@ -36,35 +39,35 @@ class CublasltFamily(Family[ConvProblem]):
     per_turn = 4  # they need no compiler
 
     def variants(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
-        if not _is_supported(problem):
-            return []
-        try:
-            found = cublaslt.products(_gemm(problem), _NUM_ASKED)
-        except KernelError:  # a layout that it refuses
-            return []
-        by_name: dict[str, Candidate] = {}
-        for candidate in map(Cublaslt, found):
-            by_name.setdefault(candidate.name, candidate)
-        return list(by_name.values())
+        return _distinct(map(Cublaslt, _asked(_gemm(problem), _NUM_ASKED))) if _is_supported(problem) else []
 
     def trials(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
         return [*self.variants(problem), *self._in_parts(problem)]
 
     def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
-        return next((candidate for candidate in self.trials(problem) if candidate.name == name), None)
+        choice = self._in_parts if name.startswith(f"{self.prefix}/{_PARTS} ") else self.variants
+        return next((candidate for candidate in choice(problem) if candidate.name == name), None)
 
     def _in_parts(self, problem: ConvProblem) -> list[Candidate[ConvProblem]]:
         if problem.direction != WEIGHT_GRAD or not _is_supported(problem):
             return []
-        by_name: dict[str, Candidate] = {}
-        for number in _numbers_of_parts(problem):
-            try:
-                found = cublaslt.products(_part(problem, number), _NUM_ASKED_IN_PARTS)
-            except KernelError:
-                continue
-            for candidate in map(CublasltInParts, found):
-                by_name.setdefault(candidate.name, candidate)
-        return list(by_name.values())
+        products = (_asked(_part(problem, number), _NUM_ASKED_IN_PARTS) for number in _numbers_of_parts(problem))
+        return _distinct(map(CublasltInParts, itertools.chain.from_iterable(products)))
+
+
+def _asked(gemm: Gemm, most: int) -> list[Product]:
+    try:
+        return cublaslt.products(gemm, most)
+    except KernelError:  # a layout that the library refuses
+        return []
+
+
+def _distinct(candidates: Iterable[Candidate[ConvProblem]]) -> list[Candidate[ConvProblem]]:
+    """The first of each name."""
+    by_name: dict[str, Candidate[ConvProblem]] = {}
+    for candidate in candidates:
+        by_name.setdefault(candidate.name, candidate)
+    return list(by_name.values())
 
 
 class Cublaslt(Candidate[ConvProblem]):
@@ -90,11 +93,9 @@ class Cublaslt(Candidate[ConvProblem]):
 class CublasltInParts(Candidate[ConvProblem]):
     """One algorithm for a weight's gradient in so many parts, and a kernel that adds them up."""
 
-    is_ready_made = True  # but for the addition, one kernel for many problems
-
     def __init__(self, product: Product) -> None:
         self._product = product
-        self.name = f"{CublasltFamily.prefix}/parts {product.gemm.num_matrices} {product.name}"
+        self.name = f"{CublasltFamily.prefix}/{_PARTS} {product.gemm.num_matrices} {product.name}"
         self.arithmetic = TF32 if product.gemm.dtype is dtypes.float32 else FULL
 
     def supports(self, problem: ConvProblem) -> bool:

@@ -59,18 +59,20 @@ def test_in_training_only_a_relu_is_fused(activation: nn.Module, is_fast: bool, 
     assert found == (["fused"] if is_fast or not in_training else [reason])
 
 
+@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
     ("images", "least_flops", "reason"),
     [
         (1, 0, "in training, PyTorch runs layers of one image faster on a CPU"),
-        (2, 2 * (2 * 8 * 49) * 72 + 1, "in training, PyTorch's compiler runs such small layers faster on a CPU"),
+        (2, 2 * (2 * 8 * 49) * 72 + 4, "in training, PyTorch's compiler runs such small layers faster on a CPU"),
         (2, 2 * (2 * 8 * 49) * 72, ""),
     ],
 )
 def test_in_training_one_image_and_small_layers_are_left(
-    images: int, least_flops: int, reason: str, monkeypatch: pytest.MonkeyPatch
+    images: int, least_flops: int, reason: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_choices, "_LEAST_FLOPS", least_flops)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(graph_choices, "_LEAST_FLOPS", least_flops / threads)
     assert compiled(block(3, 1, nn.ReLU()), True, images) == ([reason] if reason else ["fused"])
     assert compiled(block(3, 1, nn.ReLU()), False, images) == ["fused"]
 

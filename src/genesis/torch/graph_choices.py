@@ -5,6 +5,7 @@ Unlike fuse(), which measures both ways in its first calls, a compiled graph has
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, fx
 
 from genesis.torch import bridge
@@ -13,8 +14,9 @@ from genesis.torch.graph_edits import argument, tensor_of, value_of
 
 # In MixNet-S, an eighth of whose convolutions would be in such ops, the compiler's loops are faster than these.
 _LEAST_SHARE = 0.25
-# Of a convolution in training: in HGNetV2-B0, on two threads, the op's own cost is more than it saves below.
-_LEAST_FLOPS = 3e7
+# Of a convolution in training, for each thread. Below, the op's own cost, which threads do not share, is more than it
+# saves: in HGNetV2-B0, whose layers have 2e7 on two threads, but not in ResNet-18 with 4e7.
+_LEAST_FLOPS = 1.5e7
 
 
 def why_slower(conv: fx.Node, in_training: bool, activation: str | None, share: float) -> str:
@@ -44,5 +46,5 @@ def why_slower(conv: fx.Node, in_training: bool, activation: str | None, share: 
         return ""
     if result.shape[0] == 1:  # it has other kernels then, for which no weight is arranged anew
         return "in training, PyTorch runs layers of one image faster on a CPU"
-    is_small = 2 * result.numel() * weight.shape[1:].numel() < _LEAST_FLOPS
+    is_small = 2 * result.numel() * weight.shape[1:].numel() < _LEAST_FLOPS * torch.get_num_threads()
     return "in training, PyTorch's compiler runs such small layers faster on a CPU" if is_small else ""

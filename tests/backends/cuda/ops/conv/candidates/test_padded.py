@@ -78,17 +78,12 @@ def test_against_float64(cuda: Backend, case: tuple[Any, ...], dtype: dtypes.DTy
 
 
 @pytest.mark.parametrize("direction", [FORWARD, INPUT_GRAD])
-def test_a_residual_is_added_where_the_result_is_as_wide(cuda: Backend, direction: str) -> None:
-    family = PaddedFamily(ImplicitGemmFamily())
-    for case, is_as_wide in (
-        (CASES["odd outputs"], direction == INPUT_GRAD),
-        (CASES["odd inputs"], direction == FORWARD),
-    ):
-        problem = problem_of(case, direction, dtypes.float16, residual=True)
-        candidates = list(family.trials(problem))
-        assert bool(candidates) == is_as_wide
-        for candidate in candidates[:1]:
-            check(*ways(cuda), problem, candidate)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_residual(cuda: Backend, case: tuple[Any, ...], direction: str) -> None:
+    """It is as wide as the result."""
+    for options in ({}, {"bias": True}):
+        problem = problem_of(case, direction, dtypes.float16, residual=True, **options)
+        check(*ways(cuda), problem, next(iter(PaddedFamily(ImplicitGemmFamily()).trials(problem))))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -25,7 +25,7 @@ _LEAST_CHANNELS = 16
 _MANY_WEIGHTS, _MANY_WEIGHTS_FLOAT32, _MANY_PIXELS = 1 << 14, 1 << 12, 1 << 10  # of the guess: of fewer, others lead
 _TILE, _MOST_COLUMNS = 4096, 256  # of a copy
 _MOST_ELEMENTS = (1 << 31) - (1 << 20)  # of activations
-_RESULT = 3  # among _matrices()
+_RESULT = 4  # among _matrices()
 
 
 def pad(problem: ConvProblem) -> ConvProblem | None:
@@ -86,9 +86,7 @@ class Padded(Candidate[ConvProblem]):
 
     def supports(self, problem: ConvProblem) -> bool:
         wide = pad(problem)
-        if wide is None or (problem.residual and wide.result_shape != problem.result_shape):
-            return False
-        return admissible(self._inner, wide)
+        return wide is not None and admissible(self._inner, wide)
 
     def fuses(self, problem: ConvProblem) -> frozenset[str]:
         return self._inner.fuses(_padded(problem))
@@ -97,8 +95,7 @@ class Padded(Candidate[ConvProblem]):
         return self._places(problem)[-1]
 
     def _places(self, problem: ConvProblem) -> list[int]:
-        """Offsets in the workspace, behind the inner candidate's, of the copies of first, second, bias and result; and
-        the end."""
+        """Offsets in the workspace, behind the inner candidate's, of the copies of _matrices(); and the end."""
         wide = _padded(problem)
         sizes = [
             0 if narrow == wider else math.prod(wider) * problem.dtype.itemsize
@@ -110,17 +107,17 @@ class Padded(Candidate[ConvProblem]):
         wide = _padded(problem)
         compute = self._inner.prepare(wide)
         narrow, wider, places = _matrices(problem), _matrices(wide), self._places(problem)
-        changed = [i for i in range(4) if narrow[i] != wider[i]]
+        changed = [i for i in range(len(narrow)) if narrow[i] != wider[i]]
         pads = [(i, places[i], _padder(problem, narrow[i], wider[i])) for i in changed if i != _RESULT]
         cut = _cutter(problem, narrow[_RESULT], wider[_RESULT]) if _RESULT in changed else None
 
         def run(stream: int, out: int, first: int, second: int, bias: int, residual: int, workspace: int) -> None:
-            operands = [first, second, bias]
+            operands = [first, second, bias, residual]
             for i, place, copy in pads:
                 copy(stream, workspace + place, operands[i])
                 operands[i] = workspace + place
             target = out if cut is None else workspace + places[_RESULT]
-            compute(stream, target, operands[0], operands[1], operands[2], residual, workspace)
+            compute(stream, target, operands[0], operands[1], operands[2], operands[3], workspace)
             if cut is not None:
                 cut(stream, out, target)
 
@@ -141,7 +138,7 @@ def _padded(problem: ConvProblem) -> ConvProblem:
 
 
 def _matrices(problem: ConvProblem) -> list[tuple[int, int]]:
-    """Rows and channels of first, second, bias and result, as they lie in memory."""
+    """Rows and channels of first, second, bias, residual and result, as they lie in memory."""
     p = problem
     outputs, inputs, *taps = p.weight_shape
     weight = (outputs * math.prod(taps), inputs)
@@ -149,7 +146,8 @@ def _matrices(problem: ConvProblem) -> list[tuple[int, int]]:
     first, second, result = {
         FORWARD: (input, weight, output), INPUT_GRAD: (output, weight, input), WEIGHT_GRAD: (output, input, weight)
     }[p.direction]  # fmt: skip
-    return [first, second, (1, result[1]) if p.bias else (0, 0), result]
+    none = (0, 0)
+    return [first, second, (1, result[1]) if p.bias else none, result if p.residual else none, result]
 
 
 def _padder(problem: ConvProblem, narrow: tuple[int, int], wide: tuple[int, int]) -> AddressLaunch:

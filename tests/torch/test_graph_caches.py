@@ -309,8 +309,8 @@ class Branches(nn.Module):
 @pytest.mark.usefixtures("activates")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("trains", [False, True])
-def test_aot_autograd_takes_what_genesis_writes(dtype: torch.dtype, memory_format: Any, trains: bool) -> None:
+@pytest.mark.parametrize("in_training", [False, True])
+def test_aot_autograd_takes_what_genesis_writes(dtype: torch.dtype, memory_format: Any, in_training: bool) -> None:
     fused = []
 
     def backend(graph: fx.GraphModule, _: object) -> Callable[..., object]:
@@ -319,9 +319,9 @@ def test_aot_autograd_takes_what_genesis_writes(dtype: torch.dtype, memory_forma
         return graph.forward
 
     torch._dynamo.reset()
-    model = Branches().train(trains)
+    model = Branches().train(in_training)
     step = torch.compile(model, backend=backend)
-    with torch.set_grad_enabled(trains), torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+    with torch.set_grad_enabled(in_training), torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
         step(torch.ones(2, 3, 8, 8).to(memory_format=memory_format))
     assert len(fused[0].fused) == (3 if dtype is torch.float32 else 2)
 

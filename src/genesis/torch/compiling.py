@@ -82,7 +82,7 @@ def compile(
     Example:
         >>> import genesis.torch, torch
         >>> layers = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()
-        >>> model = genesis.torch.compile(torch.nn.Sequential(*layers), compiler="aot_eager")
+        >>> model = genesis.torch.compile(torch.nn.Sequential(*layers).eval(), compiler="aot_eager")
         >>> model(torch.ones(2, 3, 8, 8)).shape, list(model.state_dict())[0]
         (torch.Size([2, 8, 6, 6]), '0.weight')
         >>> len(genesis.torch.report(model).fused)

@@ -59,6 +59,15 @@ def test_convolutions_are_compared_guessed_and_tuned(
     assert script.main() == 0  # nothing is left to be measured
 
 
+@pytest.mark.parametrize("script", [("bench_zoo_convs", "")], indirect=True)
+def test_odd_convolutions_have_rows_that_no_vector_takes(script: ModuleType) -> None:
+    cases = list(script.cases(script.odd(), ["bf16"], script.DIRECTIONS))
+    assert len({case.name for case in cases}) == len(cases) == 48
+    for problem in (case.problem for case in cases):
+        assert any(channels % 8 for channels in problem.weight_shape[:2])
+        assert problem.output_shape[2:] == tuple(-(-n // problem.stride[0]) for n in problem.input_shape[2:])
+
+
 def test_the_stored_convolutions_are_those_of_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     zoo = importlib.import_module("zoo_networks")

@@ -44,8 +44,9 @@ _FALLBACK, _FIRST_LAYER = ImplicitGemmFamily(), SmallCFamily()
 _HALO_TILE, _STEM = HaloTileFamily(), StemFamily()
 _DEPTHWISE, _TOEPLITZ, _GROUPED, _WGMMA = DepthwiseFamily(), ToeplitzFamily(), GroupedFamily(), WgmmaFamily()
 _PATCHES = map(PatchFamily, (PatchForward, PatchWeightGrad, PatchFmaForward, PatchFmaWeightGrad))
-_PADDED_LIBRARIES, _PADDED_WGMMA = [*map(PaddedFamily, (CublasltFamily(), CudnnFamily()))], PaddedFamily(_WGMMA)
-_PADDED = (*_PADDED_LIBRARIES, _PADDED_WGMMA, PaddedFamily(_HALO_TILE))
+_PADDED_WGMMA = PaddedFamily(_WGMMA)
+_PADDED = (*map(PaddedFamily, (CublasltFamily(), CudnnFamily())), _PADDED_WGMMA, PaddedFamily(_HALO_TILE))
+_PADDED_LIBRARIES = tuple(family.prefix for family in _PADDED[:2])
 FAMILIES: tuple[Family[ConvProblem], ...] = (
     _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), FlatGemmFamily(), SmallKFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
     SubPixelDgradFamily(), *_PATCHES, *_PADDED, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
@@ -131,10 +132,8 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     if not (exact or first_layer or waits_for_the_host or plain_shapes.is_best_guess(problem)):
         return families
     is_short = problem.dtype.itemsize == 2 and math.prod(problem.weight_shape[1:]) <= _ONE_STEP
-    last = [each for each in FAMILIES if each.prefix in _LIBRARIES]
-    if exact or waits_for_the_host:
-        last += _PADDED_LIBRARIES
-    return sorted(families, key=lambda each: (each in last, is_short and each is _FIRST_LAYER))
+    last = (*_LIBRARIES, *(_PADDED_LIBRARIES if exact or waits_for_the_host else ()))
+    return sorted(families, key=lambda each: (each.prefix in last, is_short and each is _FIRST_LAYER))
 
 
 def _with_statistics() -> list[Family[ConvProblem]]:

@@ -227,7 +227,7 @@ def prepare(
 @functools.cache
 def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     source = programs.source(name)
-    shared = (source.parent.parent / name for name in ("overlap.cuh", "channels.cuh"))
+    shared = (source.parent.parent / name for name in ("overlap.cuh", "channels.cuh", "splits.cuh"))
     here = ["-DPATCH"] if name.startswith(("depthwise_toeplitz", "patch")) else []
     defined = [*(f"-D{macro}={value}" for macro, value in macros), *here]
     return build(source, [*source.parent.glob("*.cuh"), *shared], _CALLS[name], defined)

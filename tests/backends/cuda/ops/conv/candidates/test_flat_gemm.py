@@ -19,19 +19,8 @@ from genesis.backends.cuda.engine.candidate import Candidate
 from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.flat_gemm.candidate import (
-    FlatGemmFamily,
-    FlatGemmForward,
-    FlatGemmWeightGrad,
-    _candidate,
-)
-from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import (
-    ForwardTile,
-    ForwardWork,
-    WeightGradTile,
-    WeightGradWork,
-    Work,
-)
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.candidate import FlatGemm, FlatGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import Tile, WeightGradWork, kind_of_work
 from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
@@ -63,17 +52,8 @@ def problem_of(case: tuple[int, ...], dtype: DType, direction: str, **options: A
     return ConvProblem(direction, (images, inputs, size, size), (outputs, inputs, 1, 1), dtype=dtype, **options)
 
 
-def candidate_of(case: int, direction: str) -> Candidate[ConvProblem]:
-    if direction == WEIGHT_GRAD:
-        return FlatGemmWeightGrad(WeightGradTile(*CASES[case][2]))
-    return FlatGemmForward(ForwardTile(*CASES[case][1]))
-
-
-def work_of(problem: ConvProblem, candidate: Candidate[ConvProblem]) -> Work:
-    assert isinstance(candidate, FlatGemmForward | FlatGemmWeightGrad)
-    if isinstance(candidate, FlatGemmWeightGrad):
-        return WeightGradWork(problem, candidate.tile)
-    return ForwardWork(problem, candidate.tile)
+def candidate_of(case: int, direction: str) -> FlatGemm:
+    return FlatGemm(Tile(*CASES[case][2 if direction == WEIGHT_GRAD else 1]))
 
 
 @on_host_only
@@ -131,15 +111,15 @@ def test_nan_and_infinity_stay_where_they_are(
     assert torch.isfinite(result).all()
 
 
-def _drawn(seed: int) -> tuple[ConvProblem, Candidate[ConvProblem]]:
+def _drawn(seed: int) -> tuple[ConvProblem, FlatGemm]:
     """A problem, and one of all tiles that are possible."""
     draw = random.Random(seed)
     channels = [draw.choice((draw.randint(1, 20), 8 * draw.randint(1, 8), draw.randint(1, 70))) for _ in "io"]
     direction = draw.choice(DIRECTIONS)
     case = (draw.randint(1, 3), channels[0], draw.randint(1, 12), channels[1])
     problem = problem_of(case, draw.choice(DTYPES), direction, bias=direction != WEIGHT_GRAD and draw.random() < 0.5)
-    kind = WeightGradWork if direction == WEIGHT_GRAD else ForwardWork
-    return problem, _candidate(draw.choice([work.tile for work in kind.of_all(problem) if work.is_possible()]))
+    works = kind_of_work(problem).of_all(problem)
+    return problem, FlatGemm(draw.choice([work.tile for work in works if work.is_possible()]))
 
 
 @on_host_only
@@ -162,10 +142,10 @@ def test_the_choice(simulated: Backend, on_a_large_gpu: None, case: tuple[int, .
     assert len(choice) > 2 or has_vectors or size > 1 << 14
     for candidate in choice:
         restored = family.named(problem, candidate.name)
-        assert restored is not None
+        assert isinstance(restored, FlatGemm)
         assert restored.name == candidate.name
         assert restored.supports(problem)
-        work = work_of(problem, restored)
+        work = kind_of_work(problem)(problem, restored.tile)
         covered = work.grid * work.block_pixels * work.iterations
         assert work.num_pixels <= covered < work.num_pixels + (work.grid + work.iterations) * work.block_pixels
         assert (restored.workspace(problem) > 0) == (direction == WEIGHT_GRAD)
@@ -231,9 +211,7 @@ def test_without_a_gpu_others_compute(simulated: Backend) -> None:
 def test_kernels_compile(simulated: Backend, on_a_large_gpu: None, direction: str, arch: str) -> None:
     options = {} if direction == WEIGHT_GRAD else {"bias": True}
     for case, dtype in itertools.product((0, 1, 2), DTYPES):
-        candidate = candidate_of(case, direction)
-        assert isinstance(candidate, FlatGemmForward | FlatGemmWeightGrad)
-        name, macros = candidate.program(problem_of(CASES[case][0], dtype, direction, **options))
+        name, macros = candidate_of(case, direction).program(problem_of(CASES[case][0], dtype, direction, **options))
         assert programs.cubin(name, programs.options(macros), arch)[:4] == b"\x7fELF"
 
 

@@ -14,14 +14,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import (
-    ForwardTile,
-    ForwardWork,
-    Tile,
-    WeightGradTile,
-    WeightGradWork,
-    num_pixels,
-)
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import Tile, kind_of_work, num_pixels
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
@@ -45,16 +38,15 @@ class FlatGemmFamily(Family[ConvProblem]):
         is_large = has_vectors and numel(problem.weight_shape) > _FEW_WEIGHTS_IN_VECTORS
         if not _supports(problem) or num_pixels(problem) < _LEAST_PIXELS or is_large:
             return ()
-        return [each for each in map(_candidate, _promising(problem)) if admissible(each, problem)]
+        return [each for each in map(FlatGemm, _promising(problem)) if admissible(each, problem)]
 
     def named(self, problem: ConvProblem, name: str) -> Candidate[ConvProblem] | None:
-        kind = WeightGradTile if problem.direction == WEIGHT_GRAD else ForwardTile
-        tile = kind.named(name.removeprefix(f"{self.prefix}/"))
-        return None if tile is None else _candidate(tile)
+        tile = Tile.named(name.removeprefix(f"{self.prefix}/"))
+        return None if tile is None else FlatGemm(tile)
 
 
-class FlatGemmForward(Candidate[ConvProblem]):
-    """A tile of the forward, or of the input's gradient."""
+class FlatGemm(Candidate[ConvProblem]):
+    """One tile of the kernels."""
 
     arithmetic = FULL
 
@@ -63,21 +55,34 @@ class FlatGemmForward(Candidate[ConvProblem]):
         self.name = f"{FlatGemmFamily.prefix}/{tile}"
 
     def supports(self, problem: ConvProblem) -> bool:
-        return problem.direction != WEIGHT_GRAD and _supports(problem) and ForwardWork(problem, self.tile).is_possible()
+        return _supports(problem) and kind_of_work(problem)(problem, self.tile).is_possible()
 
     def fuses(self, problem: ConvProblem) -> frozenset[str]:
         return frozenset({"bias", "activation"})
 
+    def workspace(self, problem: ConvProblem) -> int:
+        return kind_of_work(problem)(problem, self.tile).workspace
+
     def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
         """The kernel's name, and what it is compiled with."""
-        return "flat_gemm_forward", ForwardWork(problem, self.tile).macros
+        name = "flat_gemm_weight_grad" if problem.direction == WEIGHT_GRAD else "flat_gemm_forward"
+        return name, kind_of_work(problem)(problem, self.tile).macros
 
     def prepare(self, problem: ConvProblem) -> Launch:
-        work, (name, macros) = ForwardWork(problem, self.tile), self.program(problem)
+        work, (name, macros) = kind_of_work(problem)(problem, self.tile), self.program(problem)
+        num_addresses = 3 if problem.direction == WEIGHT_GRAD else 4
         ready = programs.prepare(
-            problem.device, name, macros, work.grid, work.num_threads, work.shared_memory, 4,
+            problem.device, name, macros, work.grid, work.num_threads, work.shared_memory, num_addresses,
             num_pixels=work.num_pixels, iterations=work.iterations,
         )  # fmt: skip
+        if problem.direction == WEIGHT_GRAD:
+            finish = finisher(problem, work.grid)
+
+            def run_weight_grad(stream: int, out: int, grad: int, x: int, _: int, __: int, workspace: int) -> None:
+                ready(stream, grad, x, workspace)
+                finish(stream, out, workspace, 0, 0)
+
+            return run_weight_grad
 
         def run(stream: int, out: int, first: int, weight: int, bias: int, residual: int, workspace: int) -> None:
             ready(stream, first, weight, out, bias)
@@ -85,50 +90,11 @@ class FlatGemmForward(Candidate[ConvProblem]):
         return run
 
 
-class FlatGemmWeightGrad(Candidate[ConvProblem]):
-    """A tile of the weight's gradient: a second kernel adds up the blocks' parts."""
-
-    arithmetic = FULL
-
-    def __init__(self, tile: Tile) -> None:
-        self.tile = tile
-        self.name = f"{FlatGemmFamily.prefix}/{tile}"
-
-    def supports(self, problem: ConvProblem) -> bool:
-        return (
-            problem.direction == WEIGHT_GRAD and _supports(problem) and WeightGradWork(problem, self.tile).is_possible()
-        )
-
-    def program(self, problem: ConvProblem) -> tuple[str, dict[str, int]]:
-        """The kernel's name, and what it is compiled with."""
-        return "flat_gemm_weight_grad", WeightGradWork(problem, self.tile).macros
-
-    def workspace(self, problem: ConvProblem) -> int:
-        return WeightGradWork(problem, self.tile).workspace
-
-    def prepare(self, problem: ConvProblem) -> Launch:
-        work, (name, macros) = WeightGradWork(problem, self.tile), self.program(problem)
-        ready = programs.prepare(
-            problem.device, name, macros, work.grid, work.num_threads, work.shared_memory, 3,
-            num_pixels=work.num_pixels, iterations=work.iterations,
-        )  # fmt: skip
-        finish = finisher(problem, work.grid)
-
-        def run(stream: int, out: int, grad: int, x: int, _: int, __: int, workspace: int) -> None:
-            ready(stream, grad, x, workspace)
-            finish(stream, out, workspace, 0, 0)
-
-        return run
-
-
-def _candidate(tile: Tile) -> Candidate[ConvProblem]:
-    return FlatGemmWeightGrad(tile) if isinstance(tile, WeightGradTile) else FlatGemmForward(tile)
-
-
 @functools.lru_cache(maxsize=1024)
 def _promising(problem: ConvProblem) -> list[Tile]:
-    kind = WeightGradWork if problem.direction == WEIGHT_GRAD else ForwardWork
-    works = sorted((work for work in kind.of_all(problem) if work.is_possible()), key=lambda work: work.seconds)
+    works = sorted(
+        (work for work in kind_of_work(problem).of_all(problem) if work.is_possible()), key=lambda work: work.seconds
+    )
     return [work.tile for work in works[: _NUM_TILES if _has_odd_channels(problem) else _NUM_TILES_IN_VECTORS]]
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import numbers_in
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
 
 _REGISTERS, _OTHER_REGISTERS, _MOST_REGISTERS = 65536, 44, 255  # of a multiprocessor; of a thread
@@ -31,11 +31,11 @@ _OF_WEIGHT = 8  # clocks of a number of the weight that a thread rearranges
 
 
 @dataclasses.dataclass(frozen=True)
-class Tile(abc.ABC):
+class Tile:
     """Pixels that come at a time, and how many there are of what works on them."""
 
-    pixels: int
-    warps: int
+    pixels: int  # of a warp; in a weight's gradient, of a block
+    warps: int  # of a block; in a weight's gradient, that share the pixels for each part of the result
     stages: int
     blocks: int  # of a multiprocessor
 
@@ -43,22 +43,14 @@ class Tile(abc.ABC):
         return f"{self.pixels} w{self.warps} s{self.stages} b{self.blocks}"
 
     @classmethod
-    def named(cls, name: str) -> Self | None:
+    def named(cls, name: str) -> Tile | None:
         """The tile that is written so.
 
-        >>> ForwardTile.named(str(ForwardTile(16, 8, 3, 2))) == ForwardTile(16, 8, 3, 2)
+        >>> Tile.named(str(Tile(16, 8, 3, 2))) == Tile(16, 8, 3, 2)
         True
         """
         numbers = numbers_in(name, r"(\d+) w(\d+) s(\d+) b(\d+)", 512)
         return cls(*numbers) if numbers else None
-
-
-class ForwardTile(Tile):
-    """A forward's tile has pixels of a warp, and warps of a block."""
-
-
-class WeightGradTile(Tile):
-    """A weight gradient's tile has pixels of a block, and warps that share them for each part of the result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +90,11 @@ class Work(abc.ABC):
     @abc.abstractmethod
     def shared_memory(self) -> int:
         """Bytes."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of what the kernel leaves for another one."""
+        return 0
 
     @property
     @abc.abstractmethod
@@ -150,7 +147,7 @@ class Work(abc.ABC):
 class ForwardWork(Work):
     """The work of a forward, or of an input's gradient."""
 
-    tiles = tuple(ForwardTile(*each) for each in itertools.product((16, 32), (4, 8), (2, 3, 4), (1, 2, 3, 4)))
+    tiles = tuple(Tile(*each) for each in itertools.product((16, 32), (4, 8), (2, 3, 4), (1, 2, 3, 4)))
 
     @property
     def terms(self) -> int:
@@ -198,9 +195,7 @@ class ForwardWork(Work):
 class WeightGradWork(Work):
     """The work of a weight's gradient: each block has a part of the result."""
 
-    tiles = tuple(
-        WeightGradTile(*each) for each in itertools.product((32, 64, 128), (1, 2, 4, 8), (2, 3, 4), (1, 2, 3))
-    )
+    tiles = tuple(Tile(*each) for each in itertools.product((32, 64, 128), (1, 2, 4, 8), (2, 3, 4), (1, 2, 3)))
 
     def is_possible(self) -> bool:
         tile = self.tile
@@ -270,6 +265,10 @@ class WeightGradWork(Work):
         products = chunks * -(-outputs // 16) * -(-inputs // 8)
         turn = products * _PRODUCT + self.tile.pixels * _PIXEL
         return self._seconds(turn, 2 * (outputs + inputs)) + 2 * self.workspace / _BYTES_OF_SUMS_PER_SECOND
+
+
+def kind_of_work(problem: ConvProblem) -> type[Work]:
+    return WeightGradWork if problem.direction == WEIGHT_GRAD else ForwardWork
 
 
 def num_pixels(problem: ConvProblem) -> int:

@@ -12,6 +12,7 @@
 // Macros: DTYPE 1 float16 | 2 bfloat16; OUTPUTS, INPUTS; PIXELS (multiple of 16 SPLITS), STAGES (2 and more), BLOCKS of a
 // multiprocessor; WARP_OUTPUTS, WARPS_OUTPUTS, WARP_INPUTS, WARPS_INPUTS, SPLITS.
 #include "pixels.cuh"
+#include "../splits.cuh"
 
 struct Geometry {
   int num_pixels, iterations;  // iterations: tiles of a block
@@ -78,18 +79,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS, BLOCKS)
   }
   let_next_begin();
   if (SPLITS > 1) {
-    float* const others = memory + beside * (SUMS * 32) + lane;
-#pragma unroll 1
-    for (int other = 1; other < SPLITS; ++other) {
-      __syncthreads();
-      if (split == other)
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) others[i * 32] = sums[i / 4][i % 4];
-      __syncthreads();
-      if (split == 0)
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) sums[i / 4][i % 4] += others[i * 32];
-    }
+    add_splits(sums, memory + beside * (SUMS * 32) + lane, split);
     if (split > 0) return;
   }
 #pragma unroll

@@ -16,6 +16,7 @@
 // TAPS_Y, TAPS_X, STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X, DILATION_Y, DILATION_X; GRAD_GRANULE, INPUT_GRANULE: bytes
 // that are copied at once.
 #include "patch.cuh"
+#include "../splits.cuh"
 
 struct Geometry {
   int slices_outputs, slices_inputs, iterations;  // slices: blocks side by side that have all channels
@@ -86,18 +87,7 @@ extern "C" __global__ void __launch_bounds__(NUM_THREADS)
   }
   let_next_begin();
   if (SPLITS > 1) {
-    float* const others = reinterpret_cast<float*>(patch) + warp % WARPS * (SUMS * 32) + lane;
-#pragma unroll 1
-    for (int other = 1; other < SPLITS; ++other) {
-      __syncthreads();
-      if (split == other)
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) others[i * 32] = sums[i / 4][i % 4];
-      __syncthreads();
-      if (split == 0)
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) sums[i / 4][i % 4] += others[i * 32];
-    }
+    add_splits(sums, reinterpret_cast<float*>(patch) + warp % WARPS * (SUMS * 32) + lane, split);
     if (split > 0) return;
   }
   const int output = first_output + my_output + lane / 4, channel = first_input + my_input + lane % 4 * 2;

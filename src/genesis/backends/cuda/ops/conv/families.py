@@ -13,6 +13,7 @@ from genesis.backends.cuda.ops.conv.candidates.cudnn import CudnnFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.candidate import DepthwiseFamily
 from genesis.backends.cuda.ops.conv.candidates.depthwise.toeplitz import ToeplitzFamily
 from genesis.backends.cuda.ops.conv.candidates.flat_gemm.candidate import FlatGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.warpgroups import WarpgroupsFamily
 from genesis.backends.cuda.ops.conv.candidates.folded import FoldedFamily, fold
 from genesis.backends.cuda.ops.conv.candidates.grouped import shape as grouped_shapes
 from genesis.backends.cuda.ops.conv.candidates.grouped.candidate import GroupedFamily
@@ -48,9 +49,9 @@ _PADDED_WGMMA = PaddedFamily(_WGMMA)
 _PADDED = (*map(PaddedFamily, (CublasltFamily(), CudnnFamily())), _PADDED_WGMMA, PaddedFamily(_HALO_TILE))
 _PADDED_LIBRARIES = tuple(family.prefix for family in _PADDED[:2])
 FAMILIES: tuple[Family[ConvProblem], ...] = (
-    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), FlatGemmFamily(), SmallKFamily(), _HALO_TILE, _STEM, SmallCDgradFamily(),
-    SubPixelDgradFamily(), *_PATCHES, *_PADDED, CublasltFamily(), CudnnFamily(), _FIRST_LAYER, _WGMMA, _FALLBACK,
-    _GROUPED,
+    _TOEPLITZ, _DEPTHWISE, SkinnyGemmFamily(), WarpgroupsFamily(), FlatGemmFamily(), SmallKFamily(), _HALO_TILE, _STEM,
+    SmallCDgradFamily(), SubPixelDgradFamily(), *_PATCHES, *_PADDED, CublasltFamily(), CudnnFamily(), _FIRST_LAYER,
+    _WGMMA, _FALLBACK, _GROUPED,
 )  # fmt: skip
 _FIRST_LIBRARY = next(i for i, family in enumerate(FAMILIES) if family.prefix in _LIBRARIES)
 _FIRST_PADDED = FAMILIES.index(_PADDED[0])

@@ -97,6 +97,57 @@ template <bool BF16> void multiply_8(float (&sums)[4], u32 a0, u32 a1, u32 b0) {
 }
 """
 
+# Copies are there at once, but no thread sees them before all have waited.
+_COPY_ENGINE = """
+#pragma once
+typedef unsigned long long u64;
+static u32 shared_address(const void* place) { return (const char*)place - (const char*)everything; }
+struct Barrier { u32 count, left, phase; };
+static Barrier& barrier_at(u32 place) { static Barrier all[64]; return all[place / 8 % 64]; }
+static void barrier_init(u32 place, u32 count) { barrier_at(place) = {count, count, 0}; }
+static void barrier_arrive(u32 place) {
+  Barrier& b = barrier_at(place);
+  if (--b.left == 0) b.left = b.count, ++b.phase;
+}
+static void barrier_arrive_behind_copies(u32 place) { barrier_arrive(place); }
+static void barrier_wait(u32 place, u32 parity) {
+  do __syncthreads(); while (barrier_at(place).phase % 2 == parity);
+}
+static void fence_barriers() {}
+static void fence_for_engines() {}
+static void wait_for_group(int) { __syncthreads(); }
+"""
+
+_WGMMA = """
+#pragma once
+static void wgmma_fence() {}
+static void wgmma_commit() {}
+template <int PENDING> void wgmma_wait() {}
+template <int N> void keep(float (&)[N]) {}
+static u64 descriptor(u32 address) { return address / 16; }
+static u64 transposed_descriptor(u32 address, u32 block_bytes) { return address / 16 | (u64)block_bytes << 32; }
+template <bool ADD, bool TRANSPOSED, int N> void wgmma(float (&d)[N], const u32 (&a)[4], u64 b) {
+  static u32 operands[2][MOST][4];
+  static int turns[MOST];
+  const int thread = threadIdx.x, lane = thread % 32, turn = turns[thread]++ % 2;
+  memcpy(operands[turn][thread], a, sizeof a);
+  __syncthreads();
+  const u32 (*warp)[4] = operands[turn] + thread / 32 * 32;
+  const u32 begin = (u32)b * 16, block = b >> 32;
+  for (int i = 0; i < N; ++i) {
+    const int row = lane / 4 + i % 4 / 2 * 8, n = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    float sum = ADD ? d[i] : 0;
+    for (int k = 0; k < 16; ++k) {
+      const u32 place = begin + (TRANSPOSED ? n / 64 * block + k * 128 + n % 64 * 2 : n * 128 + k * 2);
+      const u16 right = *(const u16*)((const char*)everything + (place ^ (place >> 7 & 7) << 4));
+      const u32 left = warp[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
+      sum += half_of<DTYPE == 2>(left, k % 2) * half_of<DTYPE == 2>(right, false);
+    }
+    d[i] = sum;
+  }
+}
+"""
+
 _HOST = r"""
 #include <stdlib.h>
 #include <string.h>
@@ -167,12 +218,18 @@ extern "C" int launch(int grid, int threads, int shared, const void* const* give
       for (int i = 0; i < threads; ++i) {
         const int t = forward ? i : threads - 1 - i;
         threadIdx.x = t;
+#ifdef UNEVEN
+        if (is_done[t]) continue;
+#else
         if (is_done[t]) return t + 1;
+#endif
         swapcontext(&scheduler, &threads_[t]);
         waiting += !is_done[t];
       }
       if (waiting == 0) break;
+#ifndef UNEVEN
       if (waiting != threads) return threads - waiting;
+#endif
     }
     for (int i = shared / 4; i < SHARED; ++i) if (!__builtin_isnan(everything[i])) return -2;
   }
@@ -192,6 +249,8 @@ _CALLS = {
     "patch_fma_weight_grad": "patch_fma_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
     " geometry)",
     "flat_gemm_forward": "flat_gemm_forward((char*)addresses[0], (u16*)addresses[1], (char*)addresses[2],"
+    " (u16*)addresses[3], geometry)",
+    "flat_gemm_warpgroups": "flat_gemm_warpgroups((char*)addresses[0], (u16*)addresses[1], (char*)addresses[2],"
     " (u16*)addresses[3], geometry)",
     "flat_gemm_weight_grad": "flat_gemm_weight_grad((char*)addresses[0], (char*)addresses[1], (float*)addresses[2],"
     " geometry)",
@@ -229,6 +288,7 @@ def _library(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     source = programs.source(name)
     shared = (source.parent.parent / name for name in ("overlap.cuh", "channels.cuh", "splits.cuh"))
     here = ["-DPATCH"] if name.startswith(("depthwise_toeplitz", "patch")) else []
+    here += ["-DUNEVEN"] if name.endswith("_warpgroups") else []  # one of which may have a tile more
     defined = [*(f"-D{macro}={value}" for macro, value in macros), *here]
     return build(source, [*source.parent.glob("*.cuh"), *shared], _CALLS[name], defined)
 
@@ -239,6 +299,9 @@ def build(source: Path, headers: Iterable[Path], call: str, defined: Iterable[st
         path = Path(folder)
         (path / "conversions.cuh").write_text(_CONVERSIONS)
         (path / "instructions.cuh").write_text(_INSTRUCTIONS)
+        (path / "wgmma").mkdir()
+        (path / "wgmma" / "copy_engine.cuh").write_text(_COPY_ENGINE)
+        (path / "wgmma" / "wgmma.cuh").write_text(_WGMMA)
         for each in (source, *headers):
             (path / each.name).write_text(each.read_text().replace('"../', '"'))
         (path / source.name).write_text(before + (path / source.name).read_text())

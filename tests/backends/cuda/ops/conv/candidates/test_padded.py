@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -151,4 +152,23 @@ def test_copies_come_before_kernels_that_gather(direction: str, dtype: dtypes.DT
     for outputs, inputs, taps in ((255, 256, 1), (256, 255, 1), (130, 129, 3)):
         shapes = (2, inputs, 64, 48), (outputs, inputs, taps, taps)
         problem = ConvProblem(direction, *shapes, padding=(taps // 2,) * 2, dtype=dtype)  # type: ignore[arg-type]
-        assert next(iter(CONV.candidates(problem))).family == "padded/wgmma"
+        first = next(each.family for each in CONV.candidates(problem) if each.family != "flat_gemm_warpgroups")
+        assert first == "padded/wgmma"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_candidates_on_a_gpu(gpu: Backend, case: tuple[Any, ...], direction: str) -> None:
+    """But for cuDNN's, which a tuner checks first: not all that it lists run."""
+    options: list[dict[str, Any]] = [{}]
+    if direction != WEIGHT_GRAD:
+        options += [{"residual": True}, {"bias": True, "residual": True}]
+    for each in options:
+        problem = problem_of(case, direction, dtypes.bfloat16, **each)
+        padded = [family for family in CONV.families(problem) if isinstance(family, PaddedFamily)]
+        ours = [family for family in padded if "cudnn" not in family.prefix]
+        candidates = [candidate for family in ours for candidate in itertools.islice(family.trials(problem), 6)]
+        assert candidates
+        for candidate in candidates:
+            check(*ways(gpu), problem, candidate)

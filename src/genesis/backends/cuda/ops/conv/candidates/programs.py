@@ -19,6 +19,7 @@ _SOURCES = {
     "depthwise_weight_grad": "depthwise/weight_grad.cu",
     "depthwise_toeplitz": "depthwise/toeplitz.cu",
     "flat_gemm_forward": "flat_gemm/forward.cu",
+    "flat_gemm_warpgroups": "flat_gemm/warpgroups.cu",
     "flat_gemm_weight_grad": "flat_gemm/weight_grad.cu",
     "patch_forward": "patch/forward.cu",
     "patch_weight_grad": "patch/weight_grad.cu",
@@ -27,6 +28,7 @@ _SOURCES = {
     "skinny_gemm_forward": "skinny_gemm/forward.cu",
     "skinny_gemm_gradient": "skinny_gemm/gradient.cu",
 }
+_OF_ONE_ARCHITECTURE = ("flat_gemm_warpgroups",)  # with instructions that no later one has
 _OPTIONS = ("-default-device",)  # lambdas run on the device, too
 _LEAST_CAPABILITY = 80  # converts float32 to bfloat16
 DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)  # in the order of DTYPE
@@ -59,9 +61,14 @@ def prepare(
     """run(stream, *addresses) launches the kernel, compiled with these macros. geometry: its structure's members."""
     from genesis.backends.cuda.driver.tensor_maps import MapKernel
 
-    capability = driver.get().properties(device).compute_capability
-    kernel = MapKernel(device, name, cubin(name, options(macros), f"sm_{capability}"), shared)
+    arch = architecture(name, driver.get().properties(device).compute_capability)
+    kernel = MapKernel(device, name, cubin(name, options(macros), arch), shared)
     return kernel.prepare(grid, threads, [], num_addresses, packed(name, **geometry))
+
+
+def architecture(name: str, capability: int) -> str:
+    """The architecture to compile the kernel for, of a GPU's compute capability: "sm_90", "sm_90a"."""
+    return f"sm_{capability}{'a' if name in _OF_ONE_ARCHITECTURE else ''}"
 
 
 def packed(name: str, **geometry: int) -> bytes:

@@ -14,7 +14,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import Tile, kind_of_work, num_pixels
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import Tile, has_odd_channels, kind_of_work, num_pixels
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
@@ -34,7 +34,7 @@ class FlatGemmFamily(Family[ConvProblem]):
         return self.trials(problem) if _is_best_guess(problem) else ()
 
     def trials(self, problem: ConvProblem) -> Sequence[Candidate[ConvProblem]]:
-        has_vectors = not _has_odd_channels(problem)
+        has_vectors = not has_odd_channels(problem)
         is_large = has_vectors and numel(problem.weight_shape) > _FEW_WEIGHTS_IN_VECTORS
         if not _supports(problem) or num_pixels(problem) < _LEAST_PIXELS or is_large:
             return ()
@@ -95,7 +95,7 @@ def _promising(problem: ConvProblem) -> list[Tile]:
     works = sorted(
         (work for work in kind_of_work(problem).of_all(problem) if work.is_possible()), key=lambda work: work.seconds
     )
-    return [work.tile for work in works[: _NUM_TILES if _has_odd_channels(problem) else _NUM_TILES_IN_VECTORS]]
+    return [work.tile for work in works[: _NUM_TILES if has_odd_channels(problem) else _NUM_TILES_IN_VECTORS]]
 
 
 driver.forget_on_switch(_promising.cache_clear)
@@ -104,12 +104,7 @@ driver.forget_on_switch(_promising.cache_clear)
 def _is_best_guess(problem: ConvProblem) -> bool:
     """Do rows begin where neither the copy engine nor a library's kernels for tensor cores take them?"""
     is_small = numel(problem.weight_shape) <= _FEW_WEIGHTS and num_pixels(problem) >= _MANY_PIXELS
-    return is_small and _has_odd_channels(problem)
-
-
-def _has_odd_channels(problem: ConvProblem) -> bool:
-    """Do rows not begin at multiples of 16 bytes?"""
-    return any(channels % 8 for channels in problem.weight_shape[:2])
+    return is_small and has_odd_channels(problem)
 
 
 def _supports(problem: ConvProblem) -> bool:

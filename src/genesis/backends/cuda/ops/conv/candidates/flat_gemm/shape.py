@@ -276,6 +276,11 @@ def num_pixels(problem: ConvProblem) -> int:
     return images * math.prod(sizes)
 
 
+def has_odd_channels(problem: ConvProblem) -> bool:
+    """Do rows not begin at multiples of 16 bytes?"""
+    return any(channels % 8 for channels in problem.weight_shape[:2])
+
+
 def pitch(channels: int) -> int:
     """The distance of pixels in shared memory, in bytes: an odd multiple of 16, or as in memory."""
     num_bytes = 2 * channels

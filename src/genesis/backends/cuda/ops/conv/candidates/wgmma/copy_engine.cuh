@@ -24,6 +24,10 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 num_bytes) {
 __device__ __forceinline__ void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// When this thread's asynchronous copies are there, those of threads, not of the engine.
+__device__ __forceinline__ void barrier_arrive_behind_copies(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
   asm volatile(
     "{\n.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"

@@ -25,10 +25,10 @@ __device__ __forceinline__ float widen(u32 v) {
 }
 
 #if TF32
-#define TERMS "k8.f32.tf32.tf32"
+#define OPERANDS "k8.f32.tf32.tf32"
 #define TRANSPOSITIONS(a, b) ""
 #else
-#define TERMS "k16.f32." KIND "." KIND
+#define OPERANDS "k16.f32." KIND "." KIND
 #define TRANSPOSITIONS(a, b) ", %" #a ", %" #b
 #endif
 
@@ -52,33 +52,27 @@ __device__ __forceinline__ float widen(u32 v) {
 #define D64(i) D32(i), D32(i + 32)
 #define D128(i) D64(i), D64(i + 64)
 
-template <bool ADD, bool TRANSPOSED = false>
-__device__ __forceinline__ void wgmma(float (&d)[32], const u32 (&a)[4], u64 b) {
-  asm volatile(
-    "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-    "wgmma.mma_async.sync.aligned.m64n64" TERMS " {"
-    P32
-    "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
-    : D32(0)
-    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
-}
-
-template <bool ADD, bool TRANSPOSED = false>
-__device__ __forceinline__ void wgmma(float (&d)[64], const u32 (&a)[4], u64 b) {
-  asm volatile(
-    "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-    "wgmma.mma_async.sync.aligned.m64n128" TERMS " {"
-    P64
-    "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
-    : D64(0)
-    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));
-}
+// The first operand from registers. FIRST to SEVENTH: places of what comes after the sums.
+#define WGMMA(COLUMNS, SUMS, PLACES, FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, ...)                      \
+  template <bool ADD, bool TRANSPOSED = false>                                                                      \
+  __device__ __forceinline__ void wgmma(float (&d)[SUMS], const u32 (&a)[4], u64 b) {                               \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #SIXTH ", 0;\n"                                               \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS OPERANDS " {" PLACES "}, {%" #FIRST ", %" #SECOND     \
+                 ", %" #THIRD ", %" #FOURTH "}, %" #FIFTH ", p, 1, 1, %" #SEVENTH ";\n}\n"                          \
+                 : __VA_ARGS__                                                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)ADD), "n"((int)TRANSPOSED));        \
+  }
+WGMMA(64, 32, P32, 32, 33, 34, 35, 36, 37, 38, D32(0))
+WGMMA(128, 64, P64, 64, 65, 66, 67, 68, 69, 70, D64(0))
+WGMMA(192, 96, P96, 96, 97, 98, 99, 100, 101, 102, D64(0), D32(64))
+WGMMA(256, 128, P128, 128, 129, 130, 131, 132, 133, 134, D128(0))
+#undef WGMMA
 
 // Both operands from shared memory. FIRST to FOURTH: places of what comes after the sums.
 #define WGMMA(COLUMNS, SUMS, PLACES, FIRST, SECOND, THIRD, FOURTH, ...)                                             \
   template <bool TRANSPOSED_A, bool TRANSPOSED_B>                                                                   \
   __device__ __forceinline__ void wgmma(float (&d)[SUMS], u64 a, u64 b) {                                           \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS TERMS " {" PLACES "}, %" #FIRST ", %" #SECOND         \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS OPERANDS " {" PLACES "}, %" #FIRST ", %" #SECOND         \
                  ", 1, 1, 1" TRANSPOSITIONS(THIRD, FOURTH) ";\n"                                                    \
                  : __VA_ARGS__                                                                                      \
                  : "l"(a), "l"(b), "n"((int)TRANSPOSED_A), "n"((int)TRANSPOSED_B));                                 \

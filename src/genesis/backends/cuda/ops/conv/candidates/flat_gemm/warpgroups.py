@@ -141,7 +141,7 @@ class Warpgroups(Candidate[ConvProblem]):
 
 
 def _promising(problem: ConvProblem) -> list[Shape]:
-    """Those of as few slices as possible, or of twice as many; each with as many tiles as there is room for."""
+    """Shapes worth trying: as few slices as possible, or twice as many, and as many tiles as there is room for."""
     wide = [columns for columns in _COLUMNS if columns >= problem.result_shape[1]][:1]
     whole = [columns for columns in reversed(_COLUMNS) if problem.result_shape[1] % columns == 0][:2]
     found = []

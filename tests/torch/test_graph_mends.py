@@ -170,6 +170,40 @@ def test_other_calls_in_their_place(function: Any, args: tuple[Any, ...], expect
     assert called(before) == [function.__name__]
 
 
+@pytest.mark.parametrize(
+    ("channels", "options", "takes"),
+    [
+        (3, {"stride": 2}, True),
+        (13, {"stride": (1, 2), "bias": False}, True),
+        (24, {"stride": 2, "groups": 2}, True),
+        (5, {"stride": 3, "padding": "valid"}, True),
+        (16, {"stride": 2}, False),
+        (3, {"stride": 1}, False),
+        (3, {"stride": 2, "padding": 1}, False),
+        (3, {"stride": 2, "kernel_size": 3}, False),
+    ],
+)
+def test_convolutions_that_skip_pixels(channels: int, options: dict[str, Any], takes: bool) -> None:
+    """They get the pixels that they see: oneDNN's weight gradient writes beyond the ends of others."""
+
+    def backend(module: fx.GraphModule, _: object) -> fx.GraphModule:
+        numbers.append(mend(module))
+        return module
+
+    numbers: list[int] = []
+    layer = torch.nn.Conv2d(channels, 8, **{"kernel_size": 1, **options})
+    x = torch.randn(2, channels, 7, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+    results = [function(x) for function in (torch.compile(layer, backend=backend), layer)]
+    gradients = [torch.autograd.grad(y.square().sum(), [x, *layer.parameters()]) for y in results]
+    assert numbers == [int(takes)]
+    assert results[0].stride() == results[1].stride()
+    torch.testing.assert_close(results[0], results[1])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        torch.compile(layer, backend=backend)(x)
+    assert numbers == [int(takes), 0]
+
+
 @pytest.mark.usefixtures("on_cuda")
 def test_averages_of_rows() -> None:
     """They are averages of images of one row, which lie as channels-last ones do."""

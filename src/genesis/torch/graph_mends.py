@@ -1,4 +1,4 @@
-"""Calls in Dynamo's graphs of which PyTorch's compilers or kernels compute a wrong gradient, none, or a slow one."""
+"""Calls in Dynamo's graphs of which PyTorch's compilers or kernels compute a wrong gradient, a crash, or a slow one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import fx
 from genesis.torch.graph_pads import mend_pad
 from genesis.torch.graph_pools import mend_average
 from genesis.torch.graph_resizes import gather_resize
+from genesis.torch.graph_strides import skip_pixels
 
 
 def mend(module: fx.GraphModule, compiler: str = "inductor") -> int:
@@ -21,7 +22,8 @@ def mend(module: fx.GraphModule, compiler: str = "inductor") -> int:
         if isinstance(part, fx.GraphModule):
             calls = [node for node in part.graph.nodes if node.op == "call_function"]
             changed = sum(
-                mend_average(node, compiler) or mend_pad(node, compiler) or gather_resize(node) for node in calls
+                mend_average(node, compiler) or mend_pad(node, compiler) or gather_resize(node) or skip_pixels(node)
+                for node in calls
             )
             if changed:
                 part.recompile()

@@ -108,7 +108,9 @@ def test_nan_and_infinity_stay_where_they_are(
 def test_the_choice(simulated: Backend, on_a_hopper_gpu: None, case: tuple[int, ...], direction: str) -> None:
     """Names lead back to what is tried, which is as many blocks as the GPU has room for."""
     problem, family = problem_of(case, dtypes.bfloat16, direction), WarpgroupsFamily()
-    for candidate in family.trials(problem):
+    choice = list(family.trials(problem))
+    assert bool(choice) == (direction == INPUT_GRAD or case[1] <= 256)  # of more terms, the weight is too large
+    for candidate in choice:
         restored = family.named(problem, candidate.name)
         assert isinstance(restored, Warpgroups)
         assert restored.shape == candidate.shape

@@ -36,5 +36,7 @@ def skip_pixels(node: fx.Node) -> bool:
     with graph.inserting_before(node):
         strides = slice(None, None, steps[0]), slice(None, None, steps[1])
         taken = call(graph, operator.getitem, input, (everything, everything, *strides))
+        order = torch._prims_common.suggest_memory_format(tensor_of(input))
+        taken = call(graph, torch.Tensor.contiguous, taken, memory_format=order)
         put(call(graph, torch.conv2d, taken, weight, bias, 1, 0, 1, groups), node)
     return True

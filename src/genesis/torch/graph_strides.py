@@ -20,9 +20,11 @@ def skip_pixels(node: fx.Node) -> bool:
     Training ends in a segmentation fault, then or later. Source: github.com/uxlfoundation/oneDNN/issues/6035, of fewer
     channels than a block has.
     """
-    if node.target is not torch.conv2d or not isinstance(value_of(node), torch.Tensor):
+    if node.target is not torch.conv2d:
         return False
     input, weight, stride = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 3, "stride", 1)
+    if not all(isinstance(value_of(each), torch.Tensor) for each in (node, input, weight)):
+        return False
     padding, steps = argument(node, 4, "padding", 0), constant_sizes(stride, 2)
     is_padded = padding != "valid" and constant_sizes(padding, 2) != (0, 0)
     _, channels, *taps = tensor_of(weight).shape

@@ -5,40 +5,40 @@ from __future__ import annotations
 import operator
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from genesis.torch.graph_edits import argument, call, constant_sizes, put, tensor_of, value_of
-
-_BLOCK = 16  # channels that oneDNN gathers at a time
 
 
 def skip_pixels(node: fx.Node) -> bool:
     """Give a 1×1 convolution with a stride only the pixels that it takes, and no stride.
 
-    Where images lie in channels-last order, as Inductor has them on the CPU, and 16 does not divide their channels,
-    oneDNN gathers these pixels in whole blocks for the weight's gradient, and reads and writes what lies behind.
-    Training ends in a segmentation fault, then or later. Source: github.com/uxlfoundation/oneDNN/issues/6035, of fewer
-    channels than a block has.
+    Training such layers ends in a segmentation fault on the CPU, at once or later, where images lie in channels-last
+    order, as Inductor has them: see genesis.backends.cpu.conv.skips_pixels.
     """
     if node.target is not torch.conv2d:
         return False
-    input, weight, stride = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 3, "stride", 1)
+    input, weight, bias = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
     if not all(isinstance(value_of(each), torch.Tensor) for each in (node, input, weight)):
-        return False
-    padding, steps = argument(node, 4, "padding", 0), constant_sizes(stride, 2)
-    is_padded = padding != "valid" and constant_sizes(padding, 2) != (0, 0)
-    _, channels, *taps = tensor_of(weight).shape
-    if is_padded or steps is None or max(steps) == 1 or taps != [1, 1] or channels % _BLOCK == 0:
         return False
     has_gradient = tensor_of(node).requires_grad and tensor_of(weight).requires_grad
     if not has_gradient or tensor_of(node).device.type != "cpu" or tensor_of(input).dim() != 4:
         return False
-    graph, everything = node.graph, slice(None)
-    bias, groups = argument(node, 2, "bias"), argument(node, 6, "groups", 1)
-    with graph.inserting_before(node):
-        strides = slice(None, None, steps[0]), slice(None, None, steps[1])
-        taken = call(graph, operator.getitem, input, (everything, everything, *strides))
+    padding = argument(node, 4, "padding", 0)
+    sides = (0, 0) if padding == "valid" else constant_sizes(padding, 2)
+    steps = constant_sizes(argument(node, 3, "stride", 1), 2)
+    if sides is None or steps is None or not _overwrites_memory(tensor_of(weight), steps, sides):
+        return False
+    with node.graph.inserting_before(node):
+        pixels = slice(None), slice(None), *(slice(None, None, step) for step in steps)
         order = torch._prims_common.suggest_memory_format(tensor_of(input))
-        taken = call(graph, torch.Tensor.contiguous, taken, memory_format=order)
-        put(call(graph, torch.conv2d, taken, weight, bias, 1, 0, 1, groups), node)
+        taken = call(node.graph, operator.getitem, input, pixels)
+        taken = call(node.graph, torch.Tensor.contiguous, taken, memory_format=order)
+        put(call(node.graph, torch.conv2d, taken, weight, bias, 1, 0, 1, argument(node, 6, "groups", 1)), node)
     return True
+
+
+def _overwrites_memory(weight: Tensor, steps: tuple[int, ...], sides: tuple[int, ...]) -> bool:
+    from genesis.backends.cpu.conv import skips_pixels  # the CPU's backend: not before a tensor is there
+
+    return skips_pixels(tuple(weight.shape), (steps[0], steps[1]), (sides[0], sides[1]))

@@ -113,7 +113,7 @@ def _weight_grad_plain(grad: Tensor, input: Tensor, weight_shape: Shape, geometr
     if wide is not grad.dtype:
         return _weight_grad_plain(grad.to(wide), input.to(wide), weight_shape, geometry).to(grad.dtype)
     input = _channels_last(input)
-    if _skips_pixels(weight_shape, stride, padding):
+    if skips_pixels(weight_shape, stride, padding):
         input, stride = _channels_last(input[:, :, :: stride[0], :: stride[1]]), (1, 1)
     # Its values don't count, but its order in memory becomes that of the result, as the layers' own weights have it.
     weight = torch.empty(weight_shape, dtype=wide, memory_format=torch.channels_last)
@@ -121,11 +121,12 @@ def _weight_grad_plain(grad: Tensor, input: Tensor, weight_shape: Shape, geometr
     return aten.convolution_backward(_channels_last(grad), input, weight, *options)[1]
 
 
-def _skips_pixels(weight_shape: Shape, stride: Pair, padding: Pair) -> bool:
+def skips_pixels(weight_shape: Shape, stride: Pair, padding: Pair) -> bool:
     """Whether the kernel is 1×1 with a stride, and its channels don't fill oneDNN's blocks.
 
-    Under AVX2, oneDNN gathers the pixels that such a kernel sees in whole blocks and writes past its memory: they have
-    to be gathered here.
+    For the weight's gradient, oneDNN gathers the pixels that such a kernel sees in whole blocks, and writes past its
+    memory where an image's channels are fewer (github.com/uxlfoundation/oneDNN/issues/6035): they have to be gathered
+    before.
     """
     _, in_channels, *kernel = weight_shape
     return math.prod(kernel) == 1 and max(stride) > 1 and not any(padding) and in_channels % 16 != 0
@@ -256,7 +257,7 @@ def conv_gradients(
     grad_input = grad_weight = grad_bias = None
     if needs_weight:
         operands = _channels_last(grad_conv), _channels_last(input), weight.shape, geometry
-        if _skips_pixels(weight.shape, *geometry[:2]):
+        if skips_pixels(weight.shape, *geometry[:2]):
             grad_weight = conv_weight_grad(*operands)
         else:
             grad_weight = weight_gradient.compute(*operands, _weight_grad_plain)

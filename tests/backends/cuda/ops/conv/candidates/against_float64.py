@@ -28,6 +28,12 @@ def problem_of(direction: str, case: Any, dtype: Any, **options: Any) -> ConvPro
     )  # fmt: skip
 
 
+def product_of(case: tuple[int, ...], dtype: Any, direction: str, **options: Any) -> ConvProblem:
+    """A 1×1 convolution; case: images, inputs, height, outputs."""
+    images, inputs, size, outputs = case
+    return ConvProblem(direction, (images, inputs, size, size), (outputs, inputs, 1, 1), dtype=dtype, **options)
+
+
 def operands_of(problem: ConvProblem) -> list[torch.Tensor | None]:
     """first, second, bias, residual."""
     torch.manual_seed(0)

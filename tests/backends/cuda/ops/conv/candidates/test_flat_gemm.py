@@ -25,6 +25,7 @@ from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
 from tests.backends.cuda.ops.conv.candidates import against_float64
+from tests.backends.cuda.ops.conv.candidates.against_float64 import product_of
 
 DTYPES = (dtypes.float16, dtypes.bfloat16)
 DIRECTIONS = against_float64.DIRECTIONS
@@ -47,11 +48,6 @@ ARCHS = ("sm_80", "sm_90", "sm_100")
 on_host_only = pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
 
 
-def problem_of(case: tuple[int, ...], dtype: DType, direction: str, **options: Any) -> ConvProblem:
-    images, inputs, size, outputs = case
-    return ConvProblem(direction, (images, inputs, size, size), (outputs, inputs, 1, 1), dtype=dtype, **options)
-
-
 def candidate_of(case: int, direction: str) -> FlatGemm:
     return FlatGemm(Tile(*CASES[case][2 if direction == WEIGHT_GRAD else 1]))
 
@@ -63,7 +59,7 @@ def test_on_the_host(
     cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, case: int, direction: str
 ) -> None:
     """In both types in turns: they differ in their conversions only."""
-    problem = problem_of(CASES[case][0], DTYPES[(case + DIRECTIONS.index(direction)) % 2], direction)
+    problem = product_of(CASES[case][0], DTYPES[(case + DIRECTIONS.index(direction)) % 2], direction)
     against_float64.check(put, get, problem, candidate_of(case, direction))
 
 
@@ -74,7 +70,7 @@ def test_epilogues_on_the_host(
     cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, case: int, direction: str
 ) -> None:
     relu = {"activation": "relu"} if direction == FORWARD else {}
-    problem = problem_of(CASES[case][0], DTYPES[case % 2], direction, bias=True, **relu)
+    problem = product_of(CASES[case][0], DTYPES[case % 2], direction, bias=True, **relu)
     against_float64.check(put, get, problem, candidate_of(case, direction))
 
 
@@ -84,7 +80,7 @@ def test_epilogues_on_the_host(
 def test_nothing_beside_the_result_is_written(
     cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, direction: str, case: int
 ) -> None:
-    problem = problem_of(CASES[case][0], dtypes.bfloat16, direction)
+    problem = product_of(CASES[case][0], dtypes.bfloat16, direction)
     first, second, _, _ = against_float64.operands_of(problem)
     found = against_float64.run_within_margins(
         problem, candidate_of(case, direction), put, get, put(first), put(second), None
@@ -99,7 +95,7 @@ def test_nan_and_infinity_stay_where_they_are(
     cuda: Backend, on_host: None, put: Callable[[Any], Any], get: Any, case: int
 ) -> None:
     """Also those of the next pixel, which is read beyond a pixel's last channel."""
-    problem = problem_of(CASES[case][0], dtypes.bfloat16, FORWARD, activation="relu")
+    problem = product_of(CASES[case][0], dtypes.bfloat16, FORWARD, activation="relu")
     operands = against_float64.operands_of(problem)
     assert operands[0] is not None
     operands[0][0, :, 0, 3], operands[0][0, 1, 2, 2] = math.nan, math.inf
@@ -117,7 +113,7 @@ def _drawn(seed: int) -> tuple[ConvProblem, FlatGemm]:
     channels = [draw.choice((draw.randint(1, 20), 8 * draw.randint(1, 8), draw.randint(1, 70))) for _ in "io"]
     direction = draw.choice(DIRECTIONS)
     case = (draw.randint(1, 3), channels[0], draw.randint(1, 12), channels[1])
-    problem = problem_of(case, draw.choice(DTYPES), direction, bias=direction != WEIGHT_GRAD and draw.random() < 0.5)
+    problem = product_of(case, draw.choice(DTYPES), direction, bias=direction != WEIGHT_GRAD and draw.random() < 0.5)
     works = kind_of_work(problem).of_all(problem)
     return problem, FlatGemm(draw.choice([work.tile for work in works if work.is_possible()]))
 
@@ -134,7 +130,7 @@ def test_random_problems_on_the_host(
 @pytest.mark.parametrize("case", SHAPES, ids=str)
 def test_the_choice(simulated: Backend, on_a_large_gpu: None, case: tuple[int, ...], direction: str) -> None:
     """Names lead back to what is tried, and tiles cover all pixels."""
-    problem, family = problem_of(case, dtypes.bfloat16, direction), FlatGemmFamily()
+    problem, family = product_of(case, dtypes.bfloat16, direction), FlatGemmFamily()
     choice = family.trials(problem)
     has_vectors, size = case[1] % 8 == case[3] % 8 == 0, math.prod(problem.weight_shape)
     assert len(choice) == len({candidate.name for candidate in choice}) <= (4 if has_vectors else 10)
@@ -155,7 +151,7 @@ def test_rows_at_odd_addresses_are_its_own(simulated: Backend, on_a_large_gpu: N
     """Elsewhere it is measured, and others come first."""
     for outputs, is_guess in ((21, True), (20, True), (24, False)):
         for direction in DIRECTIONS:
-            problem = problem_of((4, 64, 64, outputs), dtypes.bfloat16, direction)
+            problem = product_of((4, 64, 64, outputs), dtypes.bfloat16, direction)
             assert (next(iter(CONV.candidates(problem))).family == "flat_gemm") == is_guess
             assert FlatGemmFamily().trials(problem)
 
@@ -169,13 +165,13 @@ def test_rows_at_odd_addresses_are_its_own(simulated: Backend, on_a_large_gpu: N
 )  # fmt: skip
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_names_of_no_tile(simulated: Backend, on_a_large_gpu: None, name: str, direction: str) -> None:
-    problem = problem_of(SHAPES[0], dtypes.bfloat16, direction)
+    problem = product_of(SHAPES[0], dtypes.bfloat16, direction)
     candidate = FlatGemmFamily().named(problem, f"flat_gemm/{name}")
     assert candidate is None or not candidate.supports(problem)
 
 
 def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> None:
-    family, fits = FlatGemmFamily(), problem_of((4, 64, 64, 20), dtypes.float16, FORWARD)
+    family, fits = FlatGemmFamily(), product_of((4, 64, 64, 20), dtypes.float16, FORWARD)
     assert family.trials(fits)
     assert family.trials(dataclasses.replace(fits, bias=True, activation="relu"))
     others: list[dict[str, Any]] = [
@@ -196,14 +192,14 @@ def test_what_it_leaves_to_others(simulated: Backend, on_a_large_gpu: None) -> N
 
 def test_long_chains_are_refused(simulated: Backend, on_a_large_gpu: None) -> None:
     """Tensor cores cut sums off: a warp adds up no more than 65,536 pixels."""
-    problem = problem_of((16, 16, 300, 16), dtypes.bfloat16, WEIGHT_GRAD)
+    problem = product_of((16, 16, 300, 16), dtypes.bfloat16, WEIGHT_GRAD)
     works = [WeightGradWork(problem, tile) for tile in WeightGradWork.tiles]
     assert {work.is_possible() for work in works} == {False, True}
     assert all(work.iterations * work.tile.pixels <= 65536 * work.tile.warps for work in works if work.is_possible())
 
 
 def test_without_a_gpu_others_compute(simulated: Backend) -> None:
-    assert not FlatGemmFamily().trials(problem_of(SHAPES[0], dtypes.bfloat16, FORWARD))
+    assert not FlatGemmFamily().trials(product_of(SHAPES[0], dtypes.bfloat16, FORWARD))
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -211,7 +207,7 @@ def test_without_a_gpu_others_compute(simulated: Backend) -> None:
 def test_kernels_compile(simulated: Backend, on_a_large_gpu: None, direction: str, arch: str) -> None:
     options = {} if direction == WEIGHT_GRAD else {"bias": True}
     for case, dtype in itertools.product((0, 1, 2), DTYPES):
-        name, macros = candidate_of(case, direction).program(problem_of(CASES[case][0], dtype, direction, **options))
+        name, macros = candidate_of(case, direction).program(product_of(CASES[case][0], dtype, direction, **options))
         assert programs.cubin(name, programs.options(macros), arch)[:4] == b"\x7fELF"
 
 
@@ -221,14 +217,14 @@ def test_kernels_compile(simulated: Backend, on_a_large_gpu: None, direction: st
 def test_on_a_gpu(gpu: Backend, direction: str, dtype: DType) -> None:
     for case, has_bias in itertools.product(range(len(CASES)), (False, True)):
         bias = {"bias": has_bias and direction != WEIGHT_GRAD}
-        _check_on_gpu(problem_of(CASES[case][0], dtype, direction, **bias), candidate_of(case, direction))
+        _check_on_gpu(product_of(CASES[case][0], dtype, direction, **bias), candidate_of(case, direction))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", SHAPES, ids=str)
 def test_choice_on_a_gpu(gpu: Backend, case: tuple[int, ...]) -> None:
     for direction in DIRECTIONS:
-        problem = problem_of(case, dtypes.bfloat16, direction)
+        problem = product_of(case, dtypes.bfloat16, direction)
         for candidate in FlatGemmFamily().trials(problem):
             _check_on_gpu(problem, candidate)
 

@@ -23,6 +23,7 @@ from genesis.backends.cuda.ops.conv.operation import CONV
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.dtypes import DType
 from tests.backends.cuda.ops.conv.candidates import against_float64
+from tests.backends.cuda.ops.conv.candidates.against_float64 import product_of
 
 DTYPES = (dtypes.float16, dtypes.bfloat16)
 DIRECTIONS = (FORWARD, INPUT_GRAD)
@@ -43,11 +44,6 @@ SHAPES = [  # images, inputs, height, outputs: of heads
 on_host_only = pytest.mark.parametrize("cuda", ["simulated"], indirect=True)
 
 
-def problem_of(case: tuple[int, ...], dtype: DType, direction: str, **options: Any) -> ConvProblem:
-    images, inputs, size, outputs = case
-    return ConvProblem(direction, (images, inputs, size, size), (outputs, inputs, 1, 1), dtype=dtype, **options)
-
-
 def candidate_of(case: int, direction: str) -> Warpgroups:
     return Warpgroups(Shape(*CASES[case][2 if direction == INPUT_GRAD else 1]))
 
@@ -66,7 +62,7 @@ def test_on_the_host(
     """In both types, with a bias and without, in turns."""
     index = case + DIRECTIONS.index(direction)
     relu = {"activation": "relu"} if direction == FORWARD else {}
-    problem = problem_of(CASES[case][0], DTYPES[index % 2], direction, **({"bias": True, **relu} if case % 2 else {}))
+    problem = product_of(CASES[case][0], DTYPES[index % 2], direction, **({"bias": True, **relu} if case % 2 else {}))
     against_float64.check(put, get, problem, candidate_of(case, direction))
 
 
@@ -76,7 +72,7 @@ def test_on_the_host(
 def test_nothing_beside_the_result_is_written(
     cuda: Backend, on_host: None, on_a_hopper_gpu: None, put: Callable[[Any], Any], get: Any, direction: str, case: int
 ) -> None:
-    problem = problem_of(CASES[case][0], dtypes.bfloat16, direction)
+    problem = product_of(CASES[case][0], dtypes.bfloat16, direction)
     first, second, _, _ = against_float64.operands_of(problem)
     found = against_float64.run_within_margins(
         problem, candidate_of(case, direction), put, get, put(first), put(second), None
@@ -91,7 +87,7 @@ def test_nan_and_infinity_stay_where_they_are(
     cuda: Backend, on_host: None, on_a_hopper_gpu: None, put: Callable[[Any], Any], get: Any, case: int
 ) -> None:
     """Also those of the next pixel, which is read beyond a pixel's last channel."""
-    problem = problem_of(CASES[case][0], dtypes.bfloat16, FORWARD)
+    problem = product_of(CASES[case][0], dtypes.bfloat16, FORWARD)
     operands = against_float64.operands_of(problem)
     assert operands[0] is not None
     operands[0][0, :, 0, 3], operands[0][0, 1, 2, 2] = math.nan, math.inf
@@ -107,7 +103,7 @@ def test_nan_and_infinity_stay_where_they_are(
 @pytest.mark.parametrize("case", SHAPES, ids=str)
 def test_the_choice(simulated: Backend, on_a_hopper_gpu: None, case: tuple[int, ...], direction: str) -> None:
     """Names lead back to what is tried, which is as many blocks as the GPU has room for."""
-    problem, family = problem_of(case, dtypes.bfloat16, direction), WarpgroupsFamily()
+    problem, family = product_of(case, dtypes.bfloat16, direction), WarpgroupsFamily()
     choice = list(family.trials(problem))
     assert bool(choice) == (direction == INPUT_GRAD or case[1] <= 256)  # of more terms, the weight is too large
     for candidate in choice:
@@ -121,7 +117,7 @@ def test_the_choice(simulated: Backend, on_a_hopper_gpu: None, case: tuple[int, 
 
 
 def test_what_it_leaves_to_others(simulated: Backend, on_a_hopper_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    family, fits = WarpgroupsFamily(), problem_of((4, 64, 64, 75), dtypes.float16, FORWARD)
+    family, fits = WarpgroupsFamily(), product_of((4, 64, 64, 75), dtypes.float16, FORWARD)
     assert list(family.trials(fits))
     assert list(family.trials(dataclasses.replace(fits, bias=True, activation="relu")))
     others: list[dict[str, Any]] = [
@@ -149,7 +145,7 @@ def test_what_it_leaves_to_others(simulated: Backend, on_a_hopper_gpu: None, mon
     ["x", "64x64 g2 s2", "64x65 g2 s3 o1", "64x64 g3 s3 o3", "64x64 g2 s1 o1", "64x64 g2 s2 o3", "64x256 g2 s9 o1"],
 )
 def test_names_of_no_shape(simulated: Backend, on_a_hopper_gpu: None, name: str) -> None:
-    problem = problem_of((4, 64, 64, 21), dtypes.bfloat16, FORWARD)
+    problem = product_of((4, 64, 64, 21), dtypes.bfloat16, FORWARD)
     candidate = WarpgroupsFamily().named(problem, f"flat_gemm_warpgroups/{name}")
     assert candidate is None or not candidate.supports(problem)
 
@@ -168,7 +164,7 @@ def test_kernels_compile(
     simulated: Backend, on_a_hopper_gpu: None, case: tuple[int, ...], direction: str, columns: int
 ) -> None:
     """Without a warning that products wait for one another, which is an error here."""
-    problem, shape = problem_of(case, DTYPES[columns // 64 % 2], direction, bias=True), Shape(columns, 2, 2, 1)
+    problem, shape = product_of(case, DTYPES[columns // 64 % 2], direction, bias=True), Shape(columns, 2, 2, 1)
     assert shape.is_possible(problem)
     arch = programs.architecture("flat_gemm_warpgroups", 90)
     assert programs.cubin("flat_gemm_warpgroups", programs.options(shape.macros(problem)), arch)[:4] == b"\x7fELF"
@@ -178,7 +174,7 @@ def test_it_is_the_guess(simulated: Backend, on_a_large_gpu: None, on_a_hopper_g
     """Of weights that are not small; and before copies, which move the pixels three times."""
     for case, is_guess in (((2, 48, 64, 150), True), ((2, 130, 40, 129), True), ((2, 48, 64, 21), False)):
         for direction in DIRECTIONS:
-            first = next(iter(CONV.candidates(problem_of(case, dtypes.bfloat16, direction))))
+            first = next(iter(CONV.candidates(product_of(case, dtypes.bfloat16, direction))))
             assert (first.family == "flat_gemm_warpgroups") == is_guess
 
 
@@ -187,14 +183,14 @@ def test_it_is_the_guess(simulated: Backend, on_a_large_gpu: None, on_a_hopper_g
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_on_a_gpu(gpu: Backend, direction: str, dtype: DType) -> None:
     for case, has_bias in itertools.product(range(len(CASES)), (False, True)):
-        _check_on_gpu(problem_of(CASES[case][0], dtype, direction, bias=has_bias), candidate_of(case, direction))
+        _check_on_gpu(product_of(CASES[case][0], dtype, direction, bias=has_bias), candidate_of(case, direction))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", SHAPES, ids=str)
 def test_choice_on_a_gpu(gpu: Backend, case: tuple[int, ...]) -> None:
     for direction in DIRECTIONS:
-        problem = problem_of(case, dtypes.bfloat16, direction)
+        problem = product_of(case, dtypes.bfloat16, direction)
         for candidate in WarpgroupsFamily().trials(problem):
             _check_on_gpu(problem, candidate)
 

@@ -10,11 +10,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import Tile, has_odd_channels, kind_of_work, num_pixels
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import (
+    Tile,
+    has_odd_channels,
+    is_product_in_16_bits,
+    kind_of_work,
+    num_pixels,
+)
 from genesis.backends.cuda.ops.conv.candidates.split_k import finisher
 from genesis.backends.cuda.ops.conv.problem import WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
@@ -110,14 +115,8 @@ def _is_best_guess(problem: ConvProblem) -> bool:
 def _supports(problem: ConvProblem) -> bool:
     p = problem
     return (
-        p.is_flat
-        and p.groups == 1
-        and p.dtype in (dtypes.float16, dtypes.bfloat16)
-        and p.alignment == 16
+        is_product_in_16_bits(p)
         and max(p.weight_shape) <= _MOST_CHANNELS
         and numel(p.weight_shape) <= _MOST_WEIGHTS
-        and num_pixels(p) < 2**30
-        and all(0 < numel(each) < 2**31 for each in (p.input_shape, p.weight_shape, p.output_shape))
-        and not p.statistics
         and programs.is_available(p.device)
     )

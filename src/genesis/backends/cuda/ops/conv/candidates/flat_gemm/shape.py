@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import ClassVar, Self
 
+from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import numbers_in
 from genesis.backends.cuda.ops.conv.candidates import programs
@@ -274,6 +275,20 @@ def kind_of_work(problem: ConvProblem) -> type[Work]:
 def num_pixels(problem: ConvProblem) -> int:
     images, _, *sizes = problem.output_shape
     return images * math.prod(sizes)
+
+
+def is_product_in_16_bits(problem: ConvProblem) -> bool:
+    """Is it one product of matrices of 16 bits, of a size that these kernels count in 32?"""
+    p = problem
+    return (
+        p.is_flat
+        and p.groups == 1
+        and p.dtype in (dtypes.float16, dtypes.bfloat16)
+        and p.alignment == 16
+        and num_pixels(p) < 2**30
+        and all(0 < numel(each) < 2**31 for each in (p.input_shape, p.weight_shape, p.output_shape))
+        and not p.statistics
+    )
 
 
 def has_odd_channels(problem: ConvProblem) -> bool:

@@ -11,11 +11,14 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible, numbers_in
 from genesis.backends.cuda.ops.conv.candidates import programs
-from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import has_odd_channels, num_pixels
+from genesis.backends.cuda.ops.conv.candidates.flat_gemm.shape import (
+    has_odd_channels,
+    is_product_in_16_bits,
+    num_pixels,
+)
 from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.conv.problem import INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.shapes import numel
@@ -23,7 +26,7 @@ from genesis.shapes import numel
 _COLUMNS = (64, 128, 192, 256)  # that the kernel has
 _PIXELS, _UNIT = 64, 8  # the most pixels of a tile; of so many each, all begin at multiples of 16 bytes
 _MOST_REGISTERS = 200  # with more, the compiler makes products wait for one another
-_MOST_STAGES = 6
+_MOST_STAGES, _MOST_SLICES = 6, 8
 _LEAST_WEIGHTS = 1 << 12  # of fewer, warps by themselves are faster
 _LEAST_PIXELS = 1 << 10
 
@@ -47,7 +50,7 @@ class Shape:
         >>> Shape.named(str(Shape(256, 2, 3, 1)))
         Shape(columns=256, groups=2, stages=3, outs=1)
         """
-        numbers = numbers_in(name, r"64x(\d+) g(\d+) s(\d+) o(\d+)", 256)
+        numbers = numbers_in(name, rf"{_PIXELS}x(\d+) g(\d+) s(\d+) o(\d+)", 256)
         return cls(*numbers) if numbers else None
 
     def is_possible(self, problem: ConvProblem) -> bool:
@@ -59,7 +62,7 @@ class Shape:
             and self.groups <= self.stages <= _MOST_STAGES
             and self.outs in (1, self.groups)
             and self.fits_registers(problem)
-            and (results <= self.columns or (results % self.columns == 0 and results <= 8 * self.columns))
+            and (results <= self.columns or (results % self.columns == 0 and results <= _MOST_SLICES * self.columns))
             and self.shared_memory(problem) <= driver.get().properties(problem.device).max_shared_memory
         )
 
@@ -158,14 +161,4 @@ def _is_transposed(problem: ConvProblem) -> bool:
 
 def _supports(problem: ConvProblem) -> bool:
     p = problem
-    return (
-        p.is_flat
-        and p.direction != WEIGHT_GRAD
-        and p.groups == 1
-        and p.dtype in (dtypes.float16, dtypes.bfloat16)
-        and p.alignment == 16
-        and num_pixels(p) < 2**30
-        and all(0 < numel(each) < 2**31 for each in (p.input_shape, p.weight_shape, p.output_shape))
-        and not p.statistics
-        and hopper.is_available(p.device)
-    )
+    return is_product_in_16_bits(p) and p.direction != WEIGHT_GRAD and hopper.is_available(p.device)

@@ -1,5 +1,7 @@
 """Processes of a benchmark that prepare side by side, and measure in turns: whoever measures stops all the others.
 
+What they have started stands still too, such as processes that compile or tune in sessions of their own (on Linux).
+
 Compiling takes nearly all of such a benchmark's time, and one network cannot use all cores for it.
 
     run([[sys.executable, "bench_zoo.py", "--networks", name] for name in names], 6)
@@ -99,11 +101,35 @@ def inductor_measures_in_turns() -> None:
 
 
 def _signal(folder: Path, number: signal.Signals) -> None:
-    """To all process groups but this one."""
-    for name in os.listdir(folder):
-        if int(name) != os.getpgrp():
+    """To all process groups but this one, and to what these processes started, until nothing new is found: one that is
+    told to stop may start another before it does."""
+    groups = {int(name) for name in os.listdir(folder)} - {os.getpgrp()}
+    told: set[int] = set()
+    while new := _descendants(groups) - told:
+        told |= new
+        for group in groups:
             with suppress(ProcessLookupError):
-                os.killpg(int(name), number)
+                os.killpg(group, number)
+        for process in new - groups:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def _descendants(processes: set[int]) -> set[int]:
+    """Processes with all that they started, and what these started."""
+    children: collections.defaultdict[int, list[int]] = collections.defaultdict(list)
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            children[int(parent)].append(int(folder.name))
+    found: set[int] = set()
+    left = list(processes)
+    while left:
+        process = left.pop()
+        if process not in found:
+            found.add(process)
+            left += children[process]
+    return found
 
 
 @contextmanager

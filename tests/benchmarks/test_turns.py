@@ -11,10 +11,18 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+STARTED = """
+import sys, time
+with open(sys.argv[1], "w", buffering=1) as file:
+    while True:
+        print(time.monotonic(), file=file)
+        time.sleep(0.002)
+"""
 PROCESS = """
-import json, sys, time
+import json, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
 import turns
+started = subprocess.Popen([sys.executable, "-c", sys.argv[3], sys.argv[2] + ".started"], start_new_session=True)
 moments, measured = [], []
 for round in range(3):
     end = time.monotonic() + 0.2
@@ -23,6 +31,7 @@ for round in range(3):
         time.sleep(0.002)
     with turns.measuring(), turns.measuring():
         measured.append((time.monotonic(), time.sleep(0.1), time.monotonic()))
+started.kill()
 json.dump((moments, measured), open(sys.argv[2], "w"))
 """
 
@@ -33,10 +42,15 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("turns")
 
 
-def test_the_others_stand_still_while_one_measures(turns: ModuleType, tmp_path: Path) -> None:
+def test_the_others_and_what_they_started_stand_still_while_one_measures(turns: ModuleType, tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.json" for number in range(3)]
-    assert turns.run([[sys.executable, "-c", PROCESS, str(FOLDER), str(file)] for file in files], 3) == 0
+    commands = [[sys.executable, "-c", PROCESS, str(FOLDER), str(file), STARTED] for file in files]
+    assert turns.run(commands, 3) == 0
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    for file, (moments, _) in zip(files, found, strict=True):
+        lines = Path(f"{file}.started").read_text(encoding="utf-8").splitlines()
+        assert len(lines) > 10
+        moments += map(float, lines[:-1])  # it was killed in the last one
     for moments, measured in found:
         for other_moments, _ in found:
             if other_moments is not moments:

@@ -44,7 +44,7 @@ _KINK = 1e-5  # arguments of ReLU nearer to 0 may be on its other side
 _KINK_NARROW = 2e-3  # under autocast
 _REFUSALS = (
     "modified by an inplace operation", "retain_graph=False", "after another step", "second time", "double backward",
-    "once_differentiable",
+    "differentiated again",
 )  # fmt: skip
 
 

@@ -289,21 +289,6 @@ def test_the_layer_gives_them_too() -> None:
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("square", [True, False])
-def test_second_gradients_are_refused(square: bool) -> None:
-    """Whether or not the gradient that comes in is a constant."""
-    ours = genesis.torch.fuse(Chain())
-    x = images().requires_grad_()
-    y = ours(x)
-    (grad,) = torch.autograd.grad((y.square() if square else y).sum(), x, create_graph=True)
-    assert torch.isfinite(grad).all()
-    with pytest.raises(RuntimeError, match=r"genesis\.torch\.unfuse"):
-        grad.square().sum().backward()
-    theirs = genesis.torch.unfuse(ours)
-    (grad,) = torch.autograd.grad(theirs(x).sum(), x, create_graph=True)
-    grad.square().sum().backward()
-
-
 def test_forward_gradients_and_transforms() -> None:
     nets, x = pair(Chain().eval()), images()
     found: list[list[Any]] = []

@@ -14,7 +14,8 @@ from genesis.torch import activations
 from genesis.torch.bridge import call
 from genesis.torch.modes import versions_of
 from genesis.torch.opaque import define, laid_out
-from genesis.torch.ops import GEOMETRY, in_dtype, not_differentiable
+from genesis.torch.ops import GEOMETRY, in_dtype
+from genesis.torch.second_gradients import COPIED, by_layers, refused
 from genesis.torch.shapes import empty_images, empty_output, geometry_of, in_channels_last, in_order, order_of
 from genesis.torch.signatures import (
     ActivatedArguments,
@@ -125,28 +126,29 @@ def _differentiable_gradients(ctx: ActivatedContext, grad: Tensor, addend: Tenso
     """By PyTorch's layers, which are run again: their gradients can be differentiated."""
     x, weight, kept = ctx.saved_tensors[:3]
     assert x is not None
-    assert weight is not None
     given, bias = ctx.parameters
     if ctx.versions != versions_of(given, bias):
         raise RuntimeError("conv_act: weight or bias changed in place before its gradient was differentiated")
-    weight, needs, (geometry, activation, _) = weight if given is None else given, ctx.needs_input_grad, ctx.how
-    if needs[0] and not x.requires_grad:  # a copy in another dtype
+    needs, (geometry, activation, _), dtype = ctx.needs_input_grad, ctx.how, x.dtype
+    come, own_activation = grad, activation
+    if ctx.adds:  # without an activation, or ReLU: its second derivative is zero, which PyTorch hands on too
+        own_activation = None
+        if kept is not None:
+            with torch.enable_grad():
+                come = torch.ops.aten.threshold_backward(grad, kept, 0)
+
+    def layers(*operands: Tensor | None) -> Tensor:
+        y = torch.conv2d(*(None if each is None else each.to(dtype) for each in operands), *geometry)
+        return activations.apply(y, own_activation)
+
+    grads = by_layers(layers, (x, weight if given is None else given, bias), needs, come)
+    if grads is None:
         with torch.no_grad():
-            return not_differentiable(_gradients(ctx, grad, addend))
-    with torch.enable_grad():  # aliases, lest one operand's gradient takes its way through another, by their strides
-        operands = [None if each is None else torch.ops.aten.alias(each) for each in (x, weight, bias)]
-        casts = [None if each is None else each.to(x.dtype) for each in operands]
-        y = torch.conv2d(*casts, *geometry)
-        if ctx.adds:  # without an activation, or ReLU: its second derivative is zero, which PyTorch hands on too
-            grad = grad if kept is None else torch.ops.aten.threshold_backward(grad, kept, 0)
-        else:
-            y = activations.apply(y, activation)
-        wanted = [each for each, needed in zip(operands, needs, strict=False) if needed]
-        found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True) if wanted else ())
-        grads = [next(found) if needed else None for needed in needs[:3]]
-        if addend is not None and grads[0] is not None:
-            grads[0] = grads[0] + addend
-    return *grads, grad if needs[3] else None
+            found = _gradients(ctx, grad, addend)
+        return refused("conv_act", COPIED, found, (grad, addend, *ctx.saved_tensors), ctx)
+    if addend is not None and grads[0] is not None:
+        grads[0] = grads[0] + addend
+    return *grads, come if needs[3] else None
 
 
 # Without Function.apply's looks at each argument for transforms, which there are none of.

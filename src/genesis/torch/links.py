@@ -286,7 +286,7 @@ class Link:
     ) -> Tensor | Computed:
         """Apply the op that has a backward. begun: the result of begin(), None where nothing has been computed."""
         added = None if residual is None else self.residual_inner  # the stage may be before the sum
-        inner = None if self.inner is None else self._cast(self.inner)
+        inner = None if self.inner is None else self._as_node(self._cast(self.inner))
         values = (inner, added, *self._parameters())
         input, passes_through = pass_through.input_of(self, self._cast(self.input))
         norm: NormState[Tensor] = self.norm
@@ -402,13 +402,18 @@ class Link:
         residual = None if residual is None else pass_through.view_of(residual)
         if self.input.dtype is self.dtype:
             input, passes_through = pass_through.input_of(self, self.input)
-            x = input if self.inner is None else begun.x
+            x = input if self.inner is None else self._as_node(begun.x)
         else:
             x, passes_through = begun.x, False
             input = x if self.inner is None else self._cast(self.input)
         norm: NormState[Tensor] = self.norm
         operands = (input, self.weight, self.bias, *norm[:2], residual)
         return self._result(*ops.apply_prepared(passes_through, *operands, (begun, x, activation, y)))
+
+    def _as_node(self, values: Tensor) -> Tensor:
+        """The input's values in channels-last order as a node of the graph, if there is one: gradients that come of it
+        can be differentiated."""
+        return values if self.source is None or self.source.dtype is not values.dtype else self.source
 
     def _plain(self, y: Tensor) -> Tensor | Computed:
         return self._wrapped(y, None) if self.plan.contiguous else y

@@ -8,15 +8,15 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from genesis import activations
 from genesis.records import SavedGroupNorm
 from genesis.torch import activations as torch_activations
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
+from genesis.torch.second_gradients import COPIED, by_layers, refused
 from genesis.torch.shapes import FLOATS
-from genesis.torch.signatures import Context
+from genesis.torch.signatures import Context, Gradients
 
 
 def group_norm(
@@ -26,9 +26,9 @@ def group_norm(
     """activation(torch.nn.functional.group_norm(input, …)) that runs Genesis' kernels for inputs on CUDA.
 
     The result keeps the input's order of memory: channels-last images, which PyTorch copies to channels first, stay
-    channels last. Sums are added up in a fixed order; the backward cannot be differentiated again. Under autocast it
-    computes in float32, as PyTorch does. PyTorch's functions run for other devices and dtypes, subclasses of Tensor,
-    and arguments that it refuses.
+    channels last. Sums are added up in a fixed order. Under autocast it computes in float32, as PyTorch does. PyTorch's
+    functions run for other devices and dtypes, subclasses of Tensor, arguments that it refuses, and gradients that are
+    to be differentiated again.
 
     Args:
         input: (N, C, …).
@@ -86,6 +86,7 @@ class _Context(Context, Protocol):
     """The context of the function: PyTorch's, and what it adds."""
 
     how: tuple[int, str | None]
+    eps: float
     saved_tensors: tuple[Tensor | None, ...]
 
 
@@ -98,20 +99,39 @@ class _GroupNorm(torch.autograd.Function):
         with torch._C._AutoDispatchBelowAutograd():
             y, mean, inverse_std = torch.ops.genesis.group_norm(input, num_groups, weight, bias, eps, activation)
         ctx.save_for_backward(input, weight, bias, mean, inverse_std)
-        ctx.how = num_groups, activation
+        ctx.how, ctx.eps = (num_groups, activation), eps
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(mean, inverse_std)
         return y, mean, inverse_std
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: _Context, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 6
         needs = [ctx.needs_input_grad[i] for i in (0, 2, 3)]
-        grads = torch.ops.genesis.group_norm_backward(grad, *ctx.saved_tensors, *ctx.how, needs)
-        made = [each if need else None for each, need in zip(grads, needs, strict=True)]
+        made = _differentiable_gradients(ctx, needs, grad) if torch.is_grad_enabled() else _gradients(ctx, needs, grad)
         return made[0], None, *made[1:], None, None
+
+
+def _gradients(ctx: _Context, needs: list[bool], grad: Tensor) -> Gradients:
+    grads = torch.ops.genesis.group_norm_backward(grad, *ctx.saved_tensors, *ctx.how, needs)
+    return tuple(each if need else None for each, need in zip(grads, needs, strict=True))
+
+
+def _differentiable_gradients(ctx: _Context, needs: list[bool], grad: Tensor) -> Gradients:
+    """By PyTorch's layers, which are run again."""
+    num_groups, activation = ctx.how
+
+    def layers(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        y = nn.functional.group_norm(input, num_groups, weight, bias, ctx.eps)
+        return torch_activations.apply(y, activation)
+
+    found = by_layers(layers, ctx.saved_tensors[:3], needs, grad)
+    if found is not None:
+        return tuple(found)
+    with torch.no_grad():
+        grads = _gradients(ctx, needs, grad)
+    return refused("group_norm", COPIED, grads, (grad, *ctx.saved_tensors), ctx)
 
 
 # --- for compilers ---

@@ -6,7 +6,7 @@ knows the shapes only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import torch
@@ -18,6 +18,7 @@ from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.results import current, kept_result
+from genesis.torch.second_gradients import Again, backward_of, of_conv_bn_relu, passes
 from genesis.torch.shapes import empty_images, empty_output, geometry_of, in_channels_last, in_order, order_of
 from genesis.torch.signatures import (
     Array,
@@ -36,7 +37,6 @@ from genesis.torch.signatures import (
 from genesis.torch.signatures import How as How
 
 _increment_version = torch._C._increment_version  # what torch.autograd.graph.increment_version calls, in half the time
-C = TypeVar("C", bound=Context)
 T = TypeVar("T")
 _NUM_TENSORS: Final = 8  # of the traced op: input, weight, bias, gamma, beta, mean, var, residual
 
@@ -135,7 +135,7 @@ def _first(values: Tensor | None, tensor: T) -> Tensor | T:
 class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FusedContext, grad: Tensor | None, addend: Tensor | None = None) -> Gradients:
-        return _backward_once(_gradients, ctx, grad, addend)
+        return backward_of("conv_bn_relu", _gradients, _gradients_again, ctx, grad, addend)
 
 
 class _ConvBNReLU(_Fused):
@@ -161,26 +161,21 @@ class _ConvBNReLU(_Fused):
         saved[-1], ctx.result = kept_result(y, saved[-1], activation)
         _begin(ctx, _read_only_by_shape(ctx, (input, weight, bias, gamma, beta), results[3]), saved)
         ctx.options = options.training, geometry, activation
+        ctx.again = options.eps, residual is not None
         return y
 
 
-def _backward_once(
-    gradients: Callable[[C, Tensor, Tensor | None], Gradients], ctx: C, grad: Tensor | None, addend: Tensor | None
-) -> Gradients:
-    if grad is None:
-        return addend, *(None,) * (len(ctx.needs_input_grad) - 1)
-    if not torch.is_grad_enabled():
-        return gradients(ctx, grad, addend)
-    with torch.no_grad():
-        grads = gradients(ctx, grad, addend)
-    return not_differentiable(grads)
-
-
-def _gradients(ctx: FusedContext, grad: Tensor, addend: Tensor | None) -> Gradients:
-    needs = ctx.needs_input_grad[:6]
+def _gradients(ctx: FusedContext, grad: Tensor, addend: Tensor | None, needs: tuple[bool, ...]) -> Gradients:
     saved = current(record(SavedConvNorm, ctx.saved_tensors), ctx.result)
     grads: Gradients = call("conv_bn_relu_backward", grad, saved, *ctx.options, needs, False, addend)
     return *in_dtype(grads, ctx.parameter_dtype, grad.dtype), None, None
+
+
+def _gradients_again(ctx: FusedContext, grad: Tensor) -> Gradients | None:
+    (training, geometry, activation), (eps, has_residual) = ctx.options, ctx.again
+    saved = record(SavedConvNorm, ctx.saved_tensors)
+    how = Again(eps if training else None, geometry, activation, has_residual)
+    return of_conv_bn_relu(saved, how, ctx.needs_input_grad, grad, lambda: passes(_gradients, ctx, grad))
 
 
 def in_dtype(grads: Gradients, dtype: torch.dtype, computed: torch.dtype) -> Gradients:
@@ -193,22 +188,6 @@ def in_dtype(grads: Gradients, dtype: torch.dtype, computed: torch.dtype) -> Gra
 
 def _cast(grad: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if grad is None else grad.to(dtype)
-
-
-def not_differentiable(grads: Gradients) -> Gradients:
-    """Gradients that raise when they are differentiated, which once_differentiable lets pass where the gradient that
-    came in is a constant: what they depend on is saved."""
-    known = [grad is not None for grad in grads]
-    leaves = [grad.detach().requires_grad_() for grad in grads if grad is not None]
-    outputs = torch._C._functions.DelayedError(NO_SECOND_GRADIENT, len(leaves))(*leaves)
-    raising = iter((outputs,) if isinstance(outputs, Tensor) else outputs)
-    return tuple(next(raising) if is_known else None for is_known in known)
-
-
-NO_SECOND_GRADIENT = (
-    "conv_bn_relu: its gradients cannot be differentiated again. genesis.torch.unfuse(model) gives the plain layers, "
-    "whose gradients can."
-)
 
 
 class _ConvBNReLUAndInput(_Fused):
@@ -227,7 +206,7 @@ _apply_and_input = super(torch.autograd.Function, _ConvBNReLUAndInput).apply
 class _OfPrepared(torch.autograd.Function):
     @staticmethod
     def backward(ctx: PreparedContext, grad: Tensor | None, addend: Tensor | None = None) -> Gradients:
-        return _backward_once(_prepared_gradients, ctx, grad, addend)
+        return backward_of("conv_bn_relu", _prepared_gradients, _prepared_again, ctx, grad, addend)
 
 
 class _Prepared(_OfPrepared):
@@ -255,9 +234,11 @@ class _PreparedAndInput(_OfPrepared):
         return _Prepared.forward(ctx, *args), args[0]
 
 
-def _prepared_gradients(ctx: PreparedContext, grad: Tensor, addend: Tensor | None) -> Gradients:
+def _prepared_gradients(
+    ctx: PreparedContext, grad: Tensor, addend: Tensor | None, needs: tuple[bool, ...]
+) -> Gradients:
     chain, has_residual, activation, dtype = ctx.how
-    needs, saved = ctx.needs_input_grad[:6], ctx.saved_tensors[:6]
+    saved = ctx.saved_tensors[:6]
     grads = chain.backward(grad, saved, has_residual, activation, needs, addend)
     if grads is None:
         x, weight, gamma, beta, kept, block = saved
@@ -266,6 +247,15 @@ def _prepared_gradients(ctx: PreparedContext, grad: Tensor, addend: Tensor | Non
         options = (True, chain.geometry, activation, needs, False, addend)
         grads = call("conv_bn_relu_backward", grad, whole, *options)
     return *in_dtype(grads, dtype, grad.dtype), None
+
+
+def _prepared_again(ctx: PreparedContext, grad: Tensor) -> Gradients | None:
+    chain, has_residual, activation, _ = ctx.how
+    x, values, gamma, beta, kept, block, *unchanged = ctx.saved_tensors
+    weight = unchanged[0] if unchanged else values
+    saved = SavedConvNorm(x, weight, None, gamma, beta, *chain.statistics(block), kept, None)
+    how = Again(chain.eps, chain.geometry, activation, has_residual)
+    return of_conv_bn_relu(saved, how, ctx.needs_input_grad, grad, lambda: passes(_prepared_gradients, ctx, grad))
 
 
 _apply_prepared = super(torch.autograd.Function, _Prepared).apply

@@ -7,11 +7,11 @@ from typing import Literal, Protocol, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from genesis.records import Windows
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
+from genesis.torch.second_gradients import refused
 from genesis.torch.shapes import FLOATS, Pair
 
 Sizes: TypeAlias = int | Sequence[int]  # per dimension, or one for both
@@ -121,11 +121,19 @@ class _MaxPool2d(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: _Context, grad: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(ctx: _Context, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None
-        return call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, ctx.windows), None
+        if not torch.is_grad_enabled():
+            return _gradient(ctx, grad), None
+        with torch.no_grad():
+            found = _gradient(ctx, grad)
+        return *refused("max_pool2d", "it keeps no input", (found,), (grad,), ctx), None
+
+
+def _gradient(ctx: _Context, grad: Tensor) -> Tensor:
+    found: Tensor = call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, ctx.windows)
+    return found
 
 
 class _TracedMaxPool2d(torch.autograd.Function):

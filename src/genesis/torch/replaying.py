@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from genesis.torch import graph_trees, native_steps, outstanding
 from genesis.torch.graph_trees import Node
+from genesis.torch.second_gradients import refused
 from genesis.torch.unused_outputs import Dependence
 
 Pick = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -252,17 +252,14 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            return _backward_once(ctx, *tangents)
+            with torch.no_grad():
+                gradients, in_graph = ctx.plan.backward(ctx.one, tangents)
+                found = _copied(gradients) if in_graph else gradients
+            return None, None, *refused("genesis.torch.compile", "a recording gives values only", found, tangents, ctx)
         gradients, in_graph = ctx.plan.backward(ctx.one, tangents)
         if native_steps.accumulate(ctx, gradients, in_graph):
             return ()
         return None, None, *(_copied(gradients) if in_graph else gradients)
-
-
-@once_differentiable
-def _backward_once(ctx: _Context, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-    gradients, in_graph = ctx.plan.backward(ctx.one, tangents)
-    return None, None, *(_copied(gradients) if in_graph else gradients)
 
 
 class _Context(Protocol):

@@ -74,9 +74,16 @@ class Context(Protocol):
 
 
 class FusedContext(Context, Protocol):
-    """The context of the eager op. options: whether it was in training, geometry, activation; result: its version."""
+    """The context of the eager op.
+
+    Attributes:
+        result: its version.
+        options: whether it was in training, geometry, activation.
+        again: what second gradients want to know too: eps, and whether it had a residual.
+    """
 
     result: Version | None
+    again: tuple[float, bool]
     parameter_dtype: torch.dtype
     options: tuple[bool, ConvGeometry, str | None]
     saved_tensors: tuple[Tensor | None, ...]

@@ -66,21 +66,29 @@ _needed = 0  # of memory, when last collected
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """What a file of tests has imported stays too. But there is a process on each core: none may keep what its largest
-    networks took. Those that grew hold themselves in cycles, and what is freed stays with the C library, which can be
-    asked for it on Linux."""
+    """What a file of tests leaves, imports above all, stays too. But there is a process on each core: none may keep
+    what its largest networks took. Those that grew hold themselves in cycles."""
     global _needed
-    has_grown = _resident() > _needed + _MOST_KEPT
-    if has_grown:
-        gc.unfreeze()
+    most = _needed + _MOST_KEPT
+    has_grown = _resident() > most
     if has_grown or nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
     if has_grown:
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-        if trim is not None:
-            trim(0)
+        _trim()
+        if _resident() > most:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            _trim()
         _needed = _resident()
+
+
+def _trim() -> None:
+    """What is freed stays with the C library, which can be asked for it on Linux."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def _resident() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import logging
 import os
 import signal
 import sys
@@ -64,22 +65,47 @@ _needed = 0  # of memory, when last collected
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """There is a process on each core: none may keep what its largest networks took. Those that grew hold themselves in
-    cycles, and what is freed stays with the C library, which can be asked for it on Linux."""
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What a file of tests leaves, imports above all, stays too. But there is a process on each core: none may keep
+    what its largest networks took. Those that grew hold themselves in cycles."""
     global _needed
-    if _resident() > _needed + _MOST_KEPT:
+    most = _needed + _MOST_KEPT
+    has_grown = _resident() > most
+    if has_grown or nextitem is None or nextitem.path != item.path:
         gc.collect()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-        if trim is not None:
-            trim(0)
+        gc.freeze()
+    if has_grown:
+        _trim()
+        if _resident() > most:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            _trim()
         _needed = _resident()
+
+
+def _trim() -> None:
+    """What is freed stays with the C library, which can be asked for it on Linux."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def _resident() -> int:
     """Bytes of memory that this process has; 0 where that is not known."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compilations_are_not_traced() -> Iterator[None]:
+    """PyTorch writes each graph that it compiles as text for its log of traces if that has handlers, and pytest gives
+    four of its own to each log that is by itself."""
+    log = logging.getLogger("torch.__trace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "addHandler", lambda handler: None)
+        patch.setattr(log, "handlers", [])
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -87,7 +87,8 @@ def functions_in(path: Path, tree: ast.AST, owner: str = "") -> list[Function]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef):
             found.append(Function(path, node, owner))
-        found += functions_in(path, node, node.name if isinstance(node, ast.ClassDef) else "")
+        if not isinstance(node, ast.expr):  # in which there are none
+            found += functions_in(path, node, node.name if isinstance(node, ast.ClassDef) else "")
     return found
 
 

@@ -158,7 +158,7 @@ def imports(importer: str, tree: ast.Module, known: set[str], is_package: bool =
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             pending += node.orelse
             continue
-        pending += ast.iter_child_nodes(node)
+        pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(importer, alias.name, node.lineno)
@@ -202,12 +202,20 @@ def complaints(importer: str, source: str, known: set[str], is_package: bool = F
     return [text for text in map(complaint, found) if text]
 
 
+@functools.cache
+def all_imports() -> dict[str, list[Import]]:
+    """Those of every module."""
+    paths = modules(SOURCE)
+    return {
+        name: list(imports(name, ast.parse(path.read_text(encoding="utf-8")), set(paths), path.name == "__init__.py"))
+        for name, path in paths.items()
+    }
+
+
 def test_imports_follow_the_layers() -> None:
-    known = modules(SOURCE)
-    assert "genesis.backends.contract" in known
-    wrong = []
-    for name, path in known.items():
-        wrong += complaints(name, path.read_text(encoding="utf-8"), set(known), path.name == "__init__.py")
+    found = all_imports()
+    assert "genesis.backends.contract" in found
+    wrong = [text for each in found.values() for text in map(complaint, each) if text]
     assert not wrong, "\n" + "\n".join(wrong)
 
 
@@ -239,13 +247,8 @@ def misplaced(package: str, members: set[str], arrows: dict[str, set[str]]) -> l
 @functools.cache
 def arrows() -> dict[str, set[str]]:
     """Every module with the modules of Genesis that it imports."""
-    known = modules(SOURCE)
-    found: dict[str, set[str]] = {}
-    for name, path in known.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = {each.imported for each in imports(name, tree, set(known), path.name == "__init__.py")}
-        found[name] = (imported & set(known)) - {name}
-    return found
+    found = all_imports()
+    return {name: {each.imported for each in those if each.imported in found} - {name} for name, those in found.items()}
 
 
 def circles(arrows: dict[str, set[str]]) -> set[frozenset[str]]:

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import itertools
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -21,11 +20,13 @@ import torch
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_conv.py"
 
 
-def test_both_sides_of_every_kind_of_case_agree() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "--dry-run"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("error") == 12
-    assert "0 differ" in done.stdout
+def test_both_sides_of_every_kind_of_case_agree(
+    run_benchmark: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_benchmark("bench_conv", "--dry-run") == 0
+    found = capsys.readouterr().out
+    assert found.count("error") == 12
+    assert "0 differ" in found
 
 
 @pytest.fixture

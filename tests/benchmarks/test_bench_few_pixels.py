@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
 
 
-def test_dry_run() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "bench_few_pixels.py"), "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WRONG" not in done.stdout
+def test_dry_run(run_benchmark: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_benchmark("bench_few_pixels", "--dry-run") == 0
+    found = capsys.readouterr().out
+    assert "WRONG" not in found
     for direction in ("forward", "input_grad", "weight_grad"):
-        assert done.stdout.count(f"| tiny {direction} fp32 |") == done.stdout.count(f"| tiny-4 {direction} fp32 |") == 1
+        assert found.count(f"| tiny {direction} fp32 |") == found.count(f"| tiny-4 {direction} fp32 |") == 1

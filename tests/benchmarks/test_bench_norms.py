@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
 
 
-def test_both_sides_of_every_case_agree() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "bench_norms.py"), "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("of the copy") >= 8
+def test_both_sides_of_every_case_agree(run_benchmark: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_benchmark("bench_norms", "--dry-run") == 0
+    assert capsys.readouterr().out.count("of the copy") >= 8

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -24,18 +23,15 @@ def harness() -> ModuleType:
     return module
 
 
-def test_both_sides_of_every_case_agree() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "bench_ops.py"), "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ", 0 differ" in done.stdout
+def test_both_sides_of_every_case_agree(run_benchmark: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_benchmark("bench_ops", "--dry-run") == 0
+    assert ", 0 differ" in capsys.readouterr().out
 
 
-def test_an_unknown_family_is_refused() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "bench_ops.py"), "--only", "matmull"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "--only: expected some of host, element-wise" in done.stderr
+def test_an_unknown_family_is_refused(run_benchmark: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_benchmark("bench_ops", "--only", "matmull")
+    assert "--only: expected some of host, element-wise" in capsys.readouterr().err
 
 
 def test_rates_are_of_the_kind_that_takes_longer(harness: ModuleType) -> None:

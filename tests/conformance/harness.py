@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 import genesis
 from genesis import dtypes, shapes
@@ -63,8 +63,12 @@ def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def tensors(value: Any, kind: type) -> list[Any]:
-    """The tensors anywhere in a result or an argument list."""
-    return [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, kind)]
+    """The tensors anywhere in a result or an argument list. PyTorch's tree_flatten takes ten times as long."""
+    if isinstance(value, kind):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for part in value for tensor in tensors(part, kind)] if isinstance(value, tuple | list) else []
 
 
 def check_sample(

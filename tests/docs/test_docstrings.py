@@ -250,7 +250,10 @@ def fragments() -> list[str]:
     """Docstrings of the package, private ones too, whose first word continues a sentence that is not there."""
     found = []
     for path in sorted(examples.PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+        while pending:
+            node = pending.pop()
+            pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
                 doc = ast.get_docstring(node) or ""
                 if FRAGMENT.match(doc):

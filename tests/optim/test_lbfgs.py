@@ -74,7 +74,7 @@ def train(ours: Problem, theirs: Problem, steps: int, limit: float, place_limit:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("options", OPTIM_DB, ids=str)
 def test_steps_with_the_options_of_pytorchs_own_tests(options: dict[str, Any], dtype: str) -> None:
-    """Seven fill the history of 100 differences; 20 steps of a bowl are in test_optim_db.py.
+    """Seven fill the history of 100 differences; those of a bowl are in test_optim_db.py.
 
     A line search in float32 ends where the loss no longer changes: within √eps or so of the minimum, on some processors
     PyTorch's own after 21 calls or after 60.

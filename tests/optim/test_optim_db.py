@@ -81,8 +81,8 @@ def test_20_steps_of_muon(sample: Any, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES_OF["LBFGS"], ids=lambda sample: sample.desc)
-def test_20_steps_of_lbfgs(sample: Any, dtype: str) -> None:
-    """Of a bowl, whose rounding L-BFGS does not amplify."""
+def test_8_steps_of_lbfgs(sample: Any, dtype: str) -> None:
+    """Of a bowl, whose rounding L-BFGS does not amplify. The sixth begins to drop differences from the history."""
     start, scale = np.array([3.0, -2.0, 0.5], dtype), np.array([1.0, 2.0, 4.0], dtype)
 
     def descend(lib: Any, options: dict[str, Any]) -> np.ndarray:
@@ -95,7 +95,7 @@ def test_20_steps_of_lbfgs(sample: Any, dtype: str) -> None:
             loss.backward()
             return loss
 
-        for _ in range(20):
+        for _ in range(8):
             optimizer.step(closure)
         return param.detach().numpy()
 

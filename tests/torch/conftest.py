@@ -20,6 +20,16 @@ from tests.torch.residual_blocks import BLOCKS
 from tests.torch.simulated import PATCHES
 
 
+@pytest.fixture(autouse=True, scope="session")
+def guards_are_not_timed() -> Iterator[None]:
+    """Dynamo would look how long each graph's guards take, for its log, with the processor's caches emptied: 15 ms."""
+    from torch._dynamo import guards
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guards, "profile_guard_manager", lambda root, scope, count: 0.0)
+        yield
+
+
 @pytest.fixture(params=BLOCKS)
 def block(request: pytest.FixtureRequest) -> tuple[nn.Module, int]:
     torch.manual_seed(0)

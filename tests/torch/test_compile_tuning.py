@@ -128,6 +128,7 @@ def test_functions_are_tuned_by_their_graphs(seconds: float, monkeypatch: pytest
     assert (hints == [None]) == (seconds == 0)  # whether a process starts before there is something to tune
 
 
+@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.parametrize("compiler", ["inductor", "eager"])
 def test_deterministic_runs_measure_what_they_are_told_to(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = [] if compiler == "inductor" else ["not tuned: a function needs compiler='inductor'"]

@@ -295,6 +295,7 @@ def test_parameters_that_are_unfrozen_get_gradients() -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
 @pytest.mark.parametrize("compiled_by", [lambda f: torch.compile(f, backend="genesis"), genesis.torch.compile])
+@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_of_averages_whose_windows_end_beyond_the_input(
     compiled_by: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -29,6 +29,7 @@ from tests.torch.loops import Net, agree, batch, outcome, plain
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU"),
     pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("without_vectors"),
 ]
 
 

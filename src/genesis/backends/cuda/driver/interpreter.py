@@ -73,9 +73,11 @@ class Regions:
     """The address ranges that kernels may touch."""
 
     def __init__(self, ranges: dict[int, int]) -> None:
-        self._starts = np.array(sorted(ranges), np.uint64)
-        ends = self._starts + np.array([ranges[int(start)] for start in self._starts], np.uint64)
-        self._ends = np.maximum.accumulate(ends)  # ranges can lie in one another
+        starts = np.fromiter(ranges, np.uint64, len(ranges))
+        ends = starts + np.fromiter(ranges.values(), np.uint64, len(ranges))
+        order = starts.argsort()
+        self._starts = starts[order]
+        self._ends = np.maximum.accumulate(ends[order])  # ranges can lie in one another
 
     def contain(self, addresses: npt.NDArray[np.uint64], num_bytes: int) -> bool:
         at = np.searchsorted(self._starts, addresses, side="right") - 1

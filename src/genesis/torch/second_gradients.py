@@ -118,7 +118,7 @@ def by_layers(
 
 
 def passes(once: Once[C], ctx: C, grad: Tensor) -> Tensor:
-    """Where ReLU lets pass what comes, which the gradient of a residual tells."""
+    """Tell where ReLU lets pass what comes, as the gradient of a residual does."""
     with torch.no_grad():
         found = once(ctx, torch.ones_like(grad), None, _ONLY_RESIDUAL)[5]
         assert found is not None

@@ -110,7 +110,7 @@ def test_symbolic_sizes_stay_symbolic(how: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("without_vectors")
 @pytest.mark.filterwarnings("ignore")
 def test_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In channels-last, for which it is told other strides than row-major ones; the op itself is tested in each order."""
+    """In channels-last, for which it is told other strides than row-major ones; the op is tested in each order, too."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     samples = [sample(lambda x, how=how: F.interpolate(x, **how), shape) for shape, how in CASES]  # type: ignore[misc]
     xs = [in_order(each.x.float(), "channels_last").requires_grad_() for each in samples]

@@ -53,6 +53,13 @@ def before(part: Tensor, written: object) -> Tensor:
     return part
 
 
+def one_tap(m: Any, order: torch.memory_format) -> Tensor:
+    """A weight that is contiguous in either order, whose strides say which: those of the result depend on it."""
+    weight: Tensor = m.conv.weight[:, :, :1, :1].clone(memory_format=order)
+    assert weight.is_contiguous()
+    return weight
+
+
 def squeeze(m: Any, y: Tensor, other: Tensor, x: Tensor) -> Tensor:
     return torch.sigmoid(F.adaptive_avg_pool2d(y, 1))
 
@@ -106,6 +113,8 @@ CASES: dict[str, tuple[Function, int, bool]] = {
     "convolution": (lambda m, y, other, x: m.conv(y), 8, True),
     "grouped convolution": (lambda m, y, other, x: m.grouped(y), 8, True),
     "convolution by torch": (lambda m, y, other, x: F.conv2d(y, m.conv.weight, None, 2, padding=1), 8, True),
+    "convolution of one tap": (lambda m, y, other, x: F.conv2d(y, one_tap(m, torch.contiguous_format)), 8, True),
+    "one tap in channels-last": (lambda m, y, other, x: F.conv2d(y, one_tap(m, torch.channels_last)), 8, False),
     "reflected padding": (lambda m, y, other, x: m.reflected(y), 8, False),
     "norm": (lambda m, y, other, x: m.norm(y + other), 8, True),
     "norm and relu": (lambda m, y, other, x: F.relu(m.norm(y + other)), 8, True),

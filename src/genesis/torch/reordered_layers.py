@@ -8,7 +8,7 @@ activation that followed it the last time is computed in the same pass.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from genesis.torch.norm_factors import ACTIVATIONS
 from genesis.torch.norm_factors import Normalized as Factored
 from genesis.torch.pending import HANDLERS, NOT_HERE, Pending
 from genesis.torch.reordering import after_chains, chain_of, computed_by, put_in, reordered, values_of
+from genesis.torch.shapes import order_of
 
 if TYPE_CHECKING:
     from genesis.torch.norm_entries import BareNorm
@@ -91,10 +92,12 @@ def convolve(input: object, weight: object, bias: object = None, *args: object, 
     operand = values_of(input)
     if operand is None or not _is_constant(weight) or not (bias is None or _is_constant(bias)):
         return NOT_HERE
+    if weight.dim() == 4 and order_of(weight) is torch.channels_last:  # of one tap it is contiguous too
+        return NOT_HERE
     return reordered(operand[0], F.conv2d(operand[1], weight, bias, *args, **kwargs))
 
 
-def _is_constant(x: object) -> bool:
+def _is_constant(x: object) -> TypeGuard[Tensor]:
     """A contiguous tensor of no graph: the result has the input's order of memory."""
     if not isinstance(x, Tensor) or not is_plain(x) or not x.is_cpu or not x.is_contiguous():
         return False

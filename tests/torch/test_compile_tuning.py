@@ -40,7 +40,7 @@ from genesis.torch.tuning import Tuning
 from genesis.torch.tuning_messages import TUNED, Needed, Told, Tuned
 from tests.torch.loops import Net, batch
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("without_vectors")]
 X = Operand((2, 8, 6, 6), (288, 1, 48, 8), torch.float32, "cpu", 0)
 W = Operand((4, 8, 3, 3), (72, 1, 24, 8), torch.float32, "cpu", 0)
 C = Operand((4,), (1,), torch.float32, "cpu", 0)
@@ -97,7 +97,6 @@ def recorded(training: bool) -> Listener:
     return listener
 
 
-@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
 @pytest.mark.parametrize("training", [True, False])
 def test_compilation_tells_the_calls_of_a_graph_which_can_be_made_again(training: bool) -> None:
@@ -117,7 +116,6 @@ def test_compilation_tells_the_calls_of_a_graph_which_can_be_made_again(training
         call.make()
 
 
-@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
 @pytest.mark.parametrize("seconds", [0, 5])
 def test_functions_are_tuned_by_their_graphs(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +126,6 @@ def test_functions_are_tuned_by_their_graphs(seconds: float, monkeypatch: pytest
     assert (hints == [None]) == (seconds == 0)  # whether a process starts before there is something to tune
 
 
-@pytest.mark.usefixtures("without_vectors")
 @pytest.mark.parametrize("compiler", ["inductor", "eager"])
 def test_deterministic_runs_measure_what_they_are_told_to(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = [] if compiler == "inductor" else ["not tuned: a function needs compiler='inductor'"]

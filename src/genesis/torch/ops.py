@@ -18,7 +18,7 @@ from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.results import current, kept_result
-from genesis.torch.second_gradients import Again, backward_of, of_conv_bn_relu, passes
+from genesis.torch.second_gradients import Again, as_given, backward_of, of_conv_bn_relu, passes, with_given
 from genesis.torch.shapes import empty_images, empty_output, geometry_of, in_channels_last, in_order, order_of
 from genesis.torch.signatures import (
     Array,
@@ -146,6 +146,7 @@ class _ConvBNReLU(_Fused):
         input, weight, bias, gamma, beta, residual, how, values = args
         norm, begun, counts, options, geometry, activation = how
         ctx.parameter_dtype = (input if weight is None else weight).dtype
+        cast = None if values is None or values[2] is weight else as_given(weight, bias)
         if values is not None:
             input, residual = _first(values[0], input), _first(values[1], residual)
             weight, bias = values[2:]
@@ -161,7 +162,7 @@ class _ConvBNReLU(_Fused):
         saved[-1], ctx.result = kept_result(y, saved[-1], activation)
         _begin(ctx, _read_only_by_shape(ctx, (input, weight, bias, gamma, beta), results[3]), saved)
         ctx.options = options.training, geometry, activation
-        ctx.again = options.eps, residual is not None
+        ctx.again = options.eps, residual is not None, cast
         return y
 
 
@@ -172,8 +173,8 @@ def _gradients(ctx: FusedContext, grad: Tensor, addend: Tensor | None, needs: tu
 
 
 def _gradients_again(ctx: FusedContext, grad: Tensor) -> Gradients | None:
-    (training, geometry, activation), (eps, has_residual) = ctx.options, ctx.again
-    saved = record(SavedConvNorm, ctx.saved_tensors)
+    (training, geometry, activation), (eps, has_residual, cast) = ctx.options, ctx.again
+    saved = with_given(record(SavedConvNorm, ctx.saved_tensors), cast)
     how = Again(eps if training else None, geometry, activation, has_residual)
     return of_conv_bn_relu(saved, how, ctx.needs_input_grad, grad, lambda: passes(_gradients, ctx, grad))
 
@@ -223,6 +224,7 @@ class _Prepared(_OfPrepared):
             x, values = x.data, values.data  # their shapes are all that is asked: they may change as they like
         elif values is not weight and weight.dtype is x.dtype:
             unchanged = (weight,)
+        ctx.cast = None if values is weight or unchanged else as_given(weight, None)
         ctx.save_for_backward(x, values, gamma, beta, begun.kept, begun.block, *unchanged)
         ctx.set_materialize_grads(False)
         return y
@@ -254,6 +256,7 @@ def _prepared_again(ctx: PreparedContext, grad: Tensor) -> Gradients | None:
     x, values, gamma, beta, kept, block, *unchanged = ctx.saved_tensors
     weight = unchanged[0] if unchanged else values
     saved = SavedConvNorm(x, weight, None, gamma, beta, *chain.statistics(block), kept, None)
+    saved = with_given(saved, ctx.cast)
     how = Again(chain.eps, chain.geometry, activation, has_residual)
     return of_conv_bn_relu(saved, how, ctx.needs_input_grad, grad, lambda: passes(_prepared_gradients, ctx, grad))
 

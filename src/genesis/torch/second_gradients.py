@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from genesis.records import ConvGeometry, SavedConvNorm, is_output
 from genesis.torch import activations
+from genesis.torch.modes import versions_of
 from genesis.torch.signatures import Gradients
 
 COPIED = "it computed with copies of its operands, in another dtype or order of memory"
-_UNKNOWN = f"{COPIED}, or a sum has another activation than ReLU"
+_UNKNOWN = f"{COPIED}, or kept less than them, or a sum has another activation than ReLU"
 _REFUSED = (
     "its gradients cannot be differentiated again: {}. genesis.torch.unfuse(model) gives the plain layers, whose "
     "gradients can."
@@ -57,6 +58,30 @@ def backward_of(
     if first is not None and addend is not None:
         first = first + addend
     return first, *others, *(None,) * (len(wanted) - 6)
+
+
+class Given(NamedTuple):
+    """Parameters that the op computed with copies of, in another dtype.
+
+    PyTorch does not check that they stay as they are, as they may change if nobody wants second gradients.
+    """
+
+    weight: Tensor | None
+    bias: Tensor | None
+    versions: tuple[int, ...]
+
+
+def as_given(weight: Tensor | None, bias: Tensor | None) -> Given:
+    return Given(weight, bias, versions_of(weight, bias))
+
+
+def with_given(saved: SavedConvNorm[Tensor], given: Given | None) -> SavedConvNorm[Tensor]:
+    """Put the parameters themselves in the place of their copies."""
+    if given is None or given.weight is None:
+        return saved
+    if versions_of(given.weight, given.bias) != given.versions:
+        raise RuntimeError("conv_bn_relu: weight or bias changed in place before its gradient was differentiated")
+    return saved._replace(weight=given.weight, bias=given.bias)
 
 
 class Again(NamedTuple):
@@ -128,7 +153,9 @@ def passes(once: Once[C], ctx: C, grad: Tensor) -> Tensor:
 def _conv_bn(saved: SavedConvNorm[Tensor], operands: Sequence[Tensor | None], how: Again) -> Tensor:
     (x, weight, bias, gamma, beta), (eps, geometry, activation, _) = operands, how
     assert x is not None
-    y = x if weight is None else torch.conv2d(x, weight, bias, *geometry)
+    y = x
+    if weight is not None:
+        y = torch.conv2d(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), *geometry)
     if eps is not None:
         return activations.apply(F.batch_norm(y, None, None, gamma, beta, True, 0.0, eps), activation)
     scale = saved.inverse_std if gamma is None else saved.inverse_std * gamma

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from genesis.torch.prepared import Begun, Chain
     from genesis.torch.prepared_act import Activated
     from genesis.torch.results import Version
+    from genesis.torch.second_gradients import Given
     from genesis.torch.unprepared import Unprepared
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]
@@ -79,19 +80,25 @@ class FusedContext(Context, Protocol):
     Attributes:
         result: its version.
         options: whether it was in training, geometry, activation.
-        again: what second gradients want to know too: eps, and whether it had a residual.
+        again: what second gradients want to know too: eps, whether it had a residual, and what was cast.
     """
 
     result: Version | None
-    again: tuple[float, bool]
+    again: tuple[float, bool, Given | None]
     parameter_dtype: torch.dtype
     options: tuple[bool, ConvGeometry, str | None]
     saved_tensors: tuple[Tensor | None, ...]
 
 
 class PreparedContext(Context, Protocol):
-    """The context of prepared launches. how: they, whether a sum was made, the activation, the parameters' dtype."""
+    """The context of prepared launches.
 
+    Attributes:
+        how: they, whether a sum was made, the activation, the parameters' dtype.
+        cast: the weight, if its values are others.
+    """
+
+    cast: Given | None
     how: tuple[Chain, bool, str | None, torch.dtype]
     saved_tensors: tuple[Tensor, ...]
 

@@ -120,11 +120,24 @@ def test_nothing_is_kept_without_gradients(kernels: str, monkeypatch: pytest.Mon
     assert asked == [None] * 3
 
 
-def test_no_second_gradient(kernels: str) -> None:
-    x = torch.randn(1, 1, 4, 4).requires_grad_()
-    (grad,) = torch.autograd.grad(max_pool2d(x, 2).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
-        grad.sum().backward()
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_gradients_of_any_order(kernels: str, windows: dict[str, Any], channels_last: bool) -> None:
+    found = []
+    for pool in (max_pool2d, F.max_pool2d):
+        torch.manual_seed(0)
+        x = torch.randn(2, 3, 17, 18, dtype=torch.float64)
+        x = x.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        x.requires_grad_()
+        first, second = x, []
+        for _ in range(3):
+            y = pool(x, **windows).pow(4) if first is x else first.sin()
+            (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            second.append(first)
+        found.append(second)
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.abs().sum() > 0
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_autocast_keeps_the_dtype(kernels: str) -> None:

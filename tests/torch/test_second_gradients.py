@@ -12,7 +12,7 @@ from torch.autograd.functional import hvp
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import norms, pooling
+from genesis.torch import norms
 from tests.torch.simulated import PATCHES
 
 
@@ -178,10 +178,3 @@ def test_refused_through_a_sum_and_silu() -> None:
         hvp(lambda y: ours(y).pow(3).sum(), x, torch.ones_like(x))
     theirs = genesis.torch.unfuse(ours)
     assert hvp(lambda y: theirs(y).pow(3).sum(), x, torch.ones_like(x))[1].abs().sum() > 0
-
-
-def test_refused_through_max_pool2d(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooling, "takes", lambda input: True)
-    x = _images(torch.channels_last)
-    with pytest.raises(RuntimeError, match="max_pool2d: its gradients cannot be differentiated again"):
-        hvp(lambda y: genesis.torch.max_pool2d(y, 2).pow(3).sum(), x, torch.ones_like(x))

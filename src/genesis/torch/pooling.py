@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias, overload
 
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 from genesis.records import Windows
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
-from genesis.torch.second_gradients import refused
 from genesis.torch.shapes import FLOATS, Pair
 
 Sizes: TypeAlias = int | Sequence[int]  # per dimension, or one for both
@@ -39,8 +39,8 @@ def max_pool2d(
     """torch.nn.functional.max_pool2d that runs Genesis' kernels for floating-point inputs on CUDA.
 
     Values are the same, ties and NaN included. The backward saves a byte per result instead of the input, and adds
-    overlapping windows in float32 or wider, in a fixed order; it cannot be differentiated again. PyTorch's function
-    runs for other devices and dtypes, subclasses of Tensor, return_indices, and arguments that it refuses.
+    overlapping windows in float32 or wider, in a fixed order. PyTorch's function runs for other devices and dtypes,
+    subclasses of Tensor, return_indices, and arguments that it refuses.
 
     Args:
         input: (N, C, H, W) or (C, H, W).
@@ -102,6 +102,7 @@ class _Context(Protocol):
     """The context of both functions: PyTorch's, and the attributes that they add."""
 
     input_shape: tuple[int, ...]
+    result_shape: torch.Size  # where gradients are differentiated
     windows: Windows
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor, ...]
@@ -124,15 +125,48 @@ class _MaxPool2d(torch.autograd.Function):
     def backward(ctx: _Context, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None
-        if not torch.is_grad_enabled():
-            return _gradient(ctx, grad), None
+        args = (grad, ctx.input_shape, *ctx.saved_tensors, ctx.windows)
+        return _MaxPool2dBackward.apply(*args) if torch.is_grad_enabled() else _scatter(*args), None
+
+
+class _MaxPool2dBackward(torch.autograd.Function):
+    """The gradient, where it may be differentiated: each element of it is that of one maximum, or a sum of several."""
+
+    @staticmethod
+    def forward(ctx: _Context, grad: Tensor, input_shape: tuple[int, ...], places: Tensor, windows: Windows) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.input_shape, ctx.windows, ctx.result_shape = input_shape, windows, grad.shape
+        return _scatter(grad, input_shape, places, windows)
+
+    @staticmethod
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            found = _gradient(ctx, grad)
-        return *refused("max_pool2d", "it keeps no input", (found,), (grad,), ctx), None
+            (places,) = ctx.saved_tensors
+            positions = _positions(ctx.result_shape, ctx.input_shape, places, ctx.windows)
+        return grad.flatten(-2).gather(-1, positions).view(ctx.result_shape), None, None, None
 
 
-def _gradient(ctx: _Context, grad: Tensor) -> Tensor:
-    found: Tensor = call("max_pool2d_backward", grad, ctx.input_shape, *ctx.saved_tensors, ctx.windows)
+def _positions(shape: torch.Size, input_shape: tuple[int, ...], places: Tensor, windows: Windows) -> Tensor:
+    """(..., P · Q): where in its plane each result was found.
+
+    The backend alone can read the places. So the results' numbers are scattered as a gradient would be, a part of them
+    at a time whose windows do not overlap, where a sum would hide them.
+    """
+    kernel_size, stride, _, dilation, _ = windows
+    apart = [-(-(d * (k - 1) + 1) // s) for k, s, d in zip(kernel_size, stride, dilation, strict=True)]
+    numbers = torch.arange(1, shape[-2] * shape[-1] + 1, dtype=torch.float64, device=places.device).view(shape[-2:])
+    pixels = torch.arange(input_shape[-2] * input_shape[-1], device=places.device)
+    found = pixels.new_zeros((*shape[:-2], numbers.numel() + 1))  # the first is of pixels that are no maximum
+    for i, j in itertools.product(*map(range, apart)):
+        part = numbers.new_zeros(shape)
+        part[..., i :: apart[0], j :: apart[1]] = numbers[i :: apart[0], j :: apart[1]]
+        scattered = _scatter(part, input_shape, places, windows).flatten(-2).long()
+        found.scatter_(-1, scattered, pixels.expand_as(scattered))
+    return found[..., 1:]
+
+
+def _scatter(grad: Tensor, input_shape: tuple[int, ...], places: Tensor, windows: Windows) -> Tensor:
+    found: Tensor = call("max_pool2d_backward", grad, input_shape, places, windows)
     return found
 
 

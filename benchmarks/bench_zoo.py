@@ -284,8 +284,9 @@ def measure(zoo: Zoo, network: Network, model: nn.Module, arguments: argparse.Na
                 steps[name] = step
             del step
         except Exception as error:
-            errors[name] = told(error)
-            print(f"  {network.name} {name}: {errors[name]}", flush=True)
+            if not is_left_out:
+                errors[name] = told(error)
+            print(f"  {network.name} {name}: {told(error)}", flush=True)
             free()
     times: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)

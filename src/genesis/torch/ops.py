@@ -18,7 +18,7 @@ from genesis.torch.backend import dtype_of
 from genesis.torch.bridge import call, call_arrays
 from genesis.torch.opaque import define, laid_out
 from genesis.torch.results import current, kept_result
-from genesis.torch.second_gradients import Again, as_given, backward_of, of_conv_bn_relu, passes, with_given
+from genesis.torch.second_gradients import Again, Given, as_given, backward_of, of_conv_bn_relu, passes, with_given
 from genesis.torch.shapes import empty_images, empty_output, geometry_of, in_channels_last, in_order, order_of
 from genesis.torch.signatures import (
     Array,
@@ -219,12 +219,16 @@ class _Prepared(_OfPrepared):
         ctx.how = begun.chain, residual is not None, activation, weight.dtype
         values = begun.weight
         unchanged: tuple[Tensor, ...] = ()  # though what is read of it again is a copy
+        cast: Given | None = None
         needs = ctx.needs_input_grad
         if not (needs[0] or needs[1] or needs[2]) and is_output(begun.kept):
             x, values = x.data, values.data  # their shapes are all that is asked: they may change as they like
-        elif values is not weight and weight.dtype is x.dtype:
-            unchanged = (weight,)
-        ctx.cast = None if values is weight or unchanged else as_given(weight, None)
+        elif values is not weight:
+            if weight.dtype is x.dtype:
+                unchanged = (weight,)
+            else:
+                cast = as_given(weight, None)
+        ctx.cast = cast
         ctx.save_for_backward(x, values, gamma, beta, begun.kept, begun.block, *unchanged)
         ctx.set_materialize_grads(False)
         return y

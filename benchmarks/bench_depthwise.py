@@ -87,8 +87,8 @@ SHAPES = (
     Shape("odd", (64, 81, 28, 28), 3),
 )
 _TINY = (Shape("tiny", (1, 4, 5, 6), 3, 2), Shape("tiny-m", (1, 2, 5, 6), 3, 1, 1, 2))
-DTYPES = {"bf16": dtypes.bfloat16, "fp32": dtypes.float32, "fp16": dtypes.float16}
-_TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
+DTYPES = {"bf16": dtypes.bfloat16, "fp32": dtypes.float32, "fp16": dtypes.float16, "tf32": dtypes.float32}
+_TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16, "tf32": torch.float32}
 DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
 
 
@@ -142,7 +142,7 @@ def parser(description: str | None, shapes: Sequence[Layer], seconds: float) -> 
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--shapes", nargs="+", choices=[shape.name for shape in shapes], help="only these shapes")
     options.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
-    options.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["bf16", "fp32"])
+    options.add_argument("--dtypes", nargs="+", choices=["bf16", "fp32", "fp16"], default=["bf16", "fp32"])
     options.add_argument("--seconds", type=float, default=seconds, help="begin no case after that time")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")

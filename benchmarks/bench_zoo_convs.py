@@ -4,14 +4,16 @@
     python benchmarks/bench_zoo_convs.py --seconds 240 --more       go on after what the results have
     python benchmarks/bench_zoo_convs.py --only 256x14x14 --dtypes fp32
     python benchmarks/bench_zoo_convs.py --below 1          again what the results have as slower than PyTorch
+    python benchmarks/bench_zoo_convs.py --dtypes tf32      float32 whose operands may be rounded, on both sides
     python benchmarks/bench_zoo_convs.py --odd --dtypes bf16    heads and layers whose channels are no multiple of 8
     python benchmarks/bench_zoo_convs.py --dry-run                  no GPU: tiny shapes on the simulated device
 
 Every distinct convolution of these networks (zoo_convs.json, which zoo_networks.py makes), all directions, bfloat16 and
-float32 at "highest". PyTorch takes the faster of both layouts, with cuDNN's search, without TF32 for float32. A group
-of cases at a time has --tune seconds for each of them, shared out as genesis.tune does it: all cores compile while
-others are measured, and the next group's first kernels while this one is compared. The guess is what computes without
-tuning. How times and errors are found, bench_depthwise.py says; a mean by weight counts a case as often as it occurs.
+float32 at "highest", or at "high" if asked for (tf32). PyTorch takes the faster of both layouts, with cuDNN's search,
+and TF32 for "high" only. A group of cases at a time has --tune seconds for each of them, shared out as genesis.tune
+does it: all cores compile while others are measured, and the next group's first kernels while this one is compared. The
+guess is what computes without tuning. How times and errors are found, bench_depthwise.py says; a mean by weight counts
+a case as often as it occurs.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ from genesis.errors import CompileError, OutOfMemoryError
 from genesis.settings import override
 
 NAME = "bench_zoo_convs"
-GOALS = {"bf16": 1.25, "fp32": 2.5}  # geometric means
+GOALS = {"bf16": 1.25, "fp32": 2.5, "tf32": 1.0}  # geometric means
+_TF32 = "tf32"
 _LEAST = 0.97
 _AHEAD = 4  # candidates of each case of the next group
 _SEED = 20
@@ -81,8 +84,10 @@ class Case(NamedTuple):
     @property
     def problem(self) -> ConvProblem:
         c = self.convolution
-        pairs = c.stride, c.padding, c.dilation
-        return ConvProblem(self.direction, c.input, c.weight, *pairs, c.groups, dtype=DTYPES[self.dtype])  # type: ignore[arg-type]
+        pairs, precision = (c.stride, c.padding, c.dilation), "high" if self.dtype == _TF32 else "highest"
+        return ConvProblem(  # type: ignore[misc]
+            self.direction, c.input, c.weight, *pairs, c.groups, dtype=DTYPES[self.dtype], precision=precision
+        )
 
 
 # (images, inputs, size, outputs, taps, stride): heads of segmentation and detection, and layers, of odd channels.
@@ -119,7 +124,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", metavar="TEXT", help="cases whose name has that")
     parser.add_argument("--odd", action="store_true", help="convolutions of odd channels, which these networks lack")
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
-    parser.add_argument("--dtypes", nargs="+", choices=["bf16", "fp32"], default=["bf16", "fp32"])
+    parser.add_argument("--dtypes", nargs="+", choices=list(GOALS), default=["bf16", "fp32"])
     parser.add_argument("--tune", type=float, default=1.0, help="seconds for a case; 0: only the guess")
     parser.add_argument("--group", type=int, default=24, help="cases that are tuned together")
     parser.add_argument("--seconds", type=float, default=240, help="begin no case after that time")
@@ -236,6 +241,7 @@ def compared(case: Case, choice: Choice, num_rounds: int, device: str) -> dict[s
         "case": case.name, "dtype": case.dtype, "direction": case.direction, "count": c.count,
         "networks": list(c.networks[:3]),
     }  # fmt: skip
+    torch.backends.cudnn.allow_tf32 = case.dtype == _TF32
     try:
         found = bench_depthwise.measure(case, list(candidates.values()), num_rounds, device, both_layouts=True)
     except Exception as error:  # a case's failure is a result
@@ -282,7 +288,8 @@ class Convolutions(Comparison):
         lines = [self.summary(), ""]
         for dtype in GOALS:
             timed = [row for row in self.rows if row["dtype"] == dtype and _speed(row) < math.inf]
-            lines += [f"Slowest in {dtype}:", "", *_table(sorted(timed, key=_speed)[:_WORST]), ""]
+            if timed:
+                lines += [f"Slowest in {dtype}:", "", *_table(sorted(timed, key=_speed)[:_WORST]), ""]
         lines += ["All:", "", *_table(sorted(self.rows, key=_speed)), ""]
         lines += [f"- {row['case']}: {row['failure']}" for row in self.rows if "failure" in row]
         wrong = [row["case"] for row in self.rows if row.get("tuned_wrong") or row.get("guess_wrong")]

@@ -13,7 +13,7 @@ from torch import nn
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import averaging, bridge, choosing, interpolating, ops, pass_through
+from genesis.torch import averaging, bridge, choosing, interpolating, linears, ops, pass_through
 from genesis.torch.compiling import Compiled
 from tests.expanded import expansions_of_small_images as expansions_of_small_images
 from tests.torch.residual_blocks import BLOCKS
@@ -39,12 +39,12 @@ def block(request: pytest.FixtureRequest) -> tuple[nn.Module, int]:
 
 @pytest.fixture(params=["cpu", "simulated"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Gradients of averages and interpolations in host memory: by the CPU backend, or the CUDA one, simulated."""
+    """Averages, interpolations and linear layers in host memory: by the CPU backend, or the CUDA one, simulated."""
     if request.param == "cpu":
         yield
         return
     with override(cuda="simulated"):
-        for module in (averaging, interpolating):
+        for module in (averaging, interpolating, linears):
             monkeypatch.setattr(module, "call", bridge.call_cuda)
         yield
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from genesis.precision import float32_precision
 from genesis.settings import override
 from genesis.torch import bridge, dynamo, norms
 from tests.torch.image_ops import in_order, two_steps
@@ -28,7 +29,7 @@ def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(bridge, "activates", lambda x: True)
     monkeypatch.setattr(bridge, "trains", lambda x: True)
-    monkeypatch.setattr(bridge, "convolves", lambda x, dtype: True)
+    monkeypatch.setattr(bridge, "convolves", lambda x, *how: True)
     monkeypatch.setattr(norms, "has_kernels", lambda x: True)
 
 
@@ -187,11 +188,27 @@ def test_convolutions_stay_with_pytorch_that_is_to_be_deterministic(
     if switch == "cudnn":
         monkeypatch.setattr(type(torch.backends.cudnn), "deterministic", True)
     image: Any = SimpleNamespace(is_cuda=True)
-    assert bridge.convolves(image, torch.bfloat16) is (switch is None)
-    with override(deterministic=True):
-        assert bridge.convolves(image, torch.bfloat16)
-    assert not bridge.convolves(image, torch.float32)
-    assert not bridge.convolves(torch.ones(1), torch.bfloat16)
+    weight = torch.ones(4, 1, 3, 3)
+    for dtype in (torch.bfloat16, torch.float32):
+        assert bridge.convolves(image, weight, dtype, 4) is (switch is None)
+        with override(deterministic=True):
+            assert bridge.convolves(image, weight, dtype, 4)
+        assert not bridge.convolves(weight, weight, dtype, 4)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_float32_stays_with_pytorch_unless_neither_rounds(
+    precision: str, rounds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    image: Any = SimpleNamespace(is_cuda=True)
+    dense, depthwise = torch.ones(4, 4, 3, 3), torch.ones(4, 1, 3, 3)
+    with torch.backends.cudnn.flags(allow_tf32=rounds), float32_precision(precision):
+        assert bridge.convolves(image, dense, torch.float32, 1) is (precision == "highest" and not rounds)
+        assert bridge.convolves(image, depthwise, torch.float32, 4)
+        assert bridge.convolves(image, dense, torch.float16, 1)
+        assert not bridge.convolves(image, depthwise, torch.float64, 4)
 
 
 def _num_calls(graph: fx.GraphModule, function: object) -> int:

@@ -55,7 +55,7 @@ def test_convolutions_that_run_alone_in_compiled_graphs_are_found(
 ) -> None:
     in_turns = CONV.in_turns
     monkeypatch.setattr(CONV, "in_turns", lambda problem: itertools.islice(in_turns(problem), 1))
-    monkeypatch.setattr(bridge, "convolves", lambda x, dtype: dtype is torch.bfloat16)
+    monkeypatch.setattr(bridge, "convolves", lambda x, weight, dtype, groups: dtype is torch.bfloat16)
     layers = nn.Conv2d(8, 8, 1, bias=False), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3, bias=False)
     model = genesis.torch.fuse(nn.Sequential(*layers).to(device, memory_format=torch.channels_last))
     x = torch.randn(2, 8, 5, 5, device=device).to(memory_format=torch.channels_last).requires_grad_()

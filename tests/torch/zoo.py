@@ -55,7 +55,7 @@ def main() -> int:
     chosen = [n for n in networks() if not arguments.names or n.name.startswith(tuple(arguments.names))]
     if arguments.child:
         bridge.activates = bridge.trains = lambda x: True  # on the CPU too, where PyTorch's layers would run
-        bridge.convolves = lambda x, dtype: True
+        bridge.convolves = lambda x, *how: True
         if arguments.plain:
             genesis.torch.fuse = lambda model, **options: model
         print(json.dumps(check(chosen[0], arguments.checks.split(","))))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from genesis.errors import DeviceError, describe
+from genesis.precision import get_float32_precision
 from genesis.settings import settings
 from genesis.torch.backend import backend_of
 from genesis.torch.unprepared import UNPREPARED, Unprepared
@@ -71,14 +72,41 @@ def activates(x: torch.Tensor) -> bool:
     return x.is_cuda
 
 
-def convolves(x: torch.Tensor, dtype: torch.dtype) -> bool:
+def convolves(x: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype, groups: int) -> bool:
     """Return whether a convolution of this input with which nothing is fused runs by Genesis' plans in compiled graphs:
-    on CUDA, in 16 bits. PyTorch rounds float32 to TF32 by default, and Genesis does not.
-
-    Where PyTorch is to be deterministic, Genesis has to be as well.
-    """
-    if not x.is_cuda or dtype not in (torch.bfloat16, torch.float16):
+    on CUDA, in 16 bits, and in float32 where neither rounds. PyTorch rounds to TF32 by default, and Genesis does not;
+    but depthwise, where tensor cores do not help, Genesis' kernels are the faster ones with all bits."""
+    if not x.is_cuda or not _may_vary():
         return False
+    if dtype is torch.float32:
+        is_depthwise = groups > 1 and weight.shape[1] == 1
+        return is_depthwise or (get_float32_precision() == "highest" and _is_exact(torch.backends.cudnn.conv))
+    return dtype in (torch.bfloat16, torch.float16)
+
+
+def multiplies(x: torch.Tensor) -> bool:
+    """Return whether products of float32 run by Genesis' plans in compiled graphs: where all bits count for PyTorch too
+    and the GPU has tensor cores on which Genesis multiplies such numbers."""
+    if not x.is_cuda or not _is_exact(torch.backends.cuda.matmul):
+        return False
+    from genesis.backends.cuda.ops.matmul.launch import splits_float32
+
+    return _may_vary() and splits_float32(x.device.index or 0)
+
+
+class _Backend(Protocol):
+    """PyTorch's settings of what computes products, or convolutions."""
+
+    fp32_precision: str
+
+
+def _is_exact(backend: _Backend) -> bool:
+    """Return whether PyTorch computes float32 with all bits there."""
+    return backend.fp32_precision in ("none", "ieee")
+
+
+def _may_vary() -> bool:
+    """Return whether PyTorch is not to be deterministic, or Genesis is as well."""
     asked = torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
     return settings.deterministic or not asked
 

@@ -101,8 +101,9 @@ def put_conv_act(
 
 def runs_alone(conv: fx.Node) -> bool:
     """Does a convolution with which nothing is fused run by a plan of Genesis'? Not where that would reorder images."""
-    value = tensor_of(conv)
-    return bridge.convolves(value, value.dtype) and isinstance(value.stride(1), int) and value.stride(1) == 1
+    value, weight = tensor_of(conv), tensor_of(argument(conv, 1, "weight"))
+    is_in_order = isinstance(value.stride(1), int) and value.stride(1) == 1
+    return is_in_order and bridge.convolves(value, weight, value.dtype, geometry_of(conv).groups)
 
 
 def run_alone(graph: fx.Graph, conv: fx.Node) -> None:

@@ -1,9 +1,10 @@
-"""Calls in Dynamo's graphs of which PyTorch's compilers or kernels compute a wrong gradient, a crash, or a slow one."""
+"""Calls in Dynamo's graphs of which PyTorch's compilers or kernels compute a wrong gradient, a crash, or slow ones."""
 
 from __future__ import annotations
 
 from torch import fx
 
+from genesis.torch.graph_linears import multiply_in_parts
 from genesis.torch.graph_pads import mend_pad
 from genesis.torch.graph_pools import mend_average
 from genesis.torch.graph_resizes import gather_resize
@@ -22,7 +23,11 @@ def mend(module: fx.GraphModule, compiler: str = "inductor") -> int:
         if isinstance(part, fx.GraphModule):
             calls = [node for node in part.graph.nodes if node.op == "call_function"]
             changed = sum(
-                mend_average(node, compiler) or mend_pad(node, compiler) or gather_resize(node) or skip_pixels(node)
+                mend_average(node, compiler)
+                or mend_pad(node, compiler)
+                or gather_resize(node)
+                or skip_pixels(node)
+                or multiply_in_parts(node)
                 for node in calls
             )
             if changed:

@@ -147,9 +147,11 @@ class Link:
         """Does a convolution that other code takes run here, for its bias? Not where the result has to be reordered."""
         if self.output is not None or self.plan.contiguous:
             return False
-        if _all_run_alone and bridge.convolves(self.input, self.dtype):
+        if self.bias is not None and bridge.activates(self.input):
             return True
-        return self.bias is not None and bridge.activates(self.input)
+        if not _all_run_alone or self.weight is None:
+            return False
+        return bridge.convolves(self.input, self.weight, self.dtype, self.plan.geometry.groups)
 
     # --- computing --------------------------------------------------------------------------------------------------
     def compute(self, stage: int) -> Tensor | Computed:

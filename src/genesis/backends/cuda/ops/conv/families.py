@@ -85,7 +85,8 @@ def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
 
     cuBLASLt comes before all that compute the same: of the products in benchmarks/results/bench_conv.md, in 16 bits
     and rounded float32, a library wins all but one. Weight gradients in 16 bits that are no plain products, of several
-    taps or with a stride, are Hopper's kernels' first: most of cuDNN's first plans are behind them.
+    taps or with a stride, are Hopper's kernels' first: most of cuDNN's first plans are behind them; and in rounded
+    float32 all of them, as libraries' first plans are level with them at best.
 
     The libraries come last
     - where all bits of float32 count. They have nothing on tensor cores for that, and their sums are chains of
@@ -122,8 +123,9 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
         first = (_WGMMA, _GROUPED) if problem.direction == WEIGHT_GRAD else (_GROUPED,)
         return [*first, *(family for family in FAMILIES if family not in first)]
     exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
-    is_gathered_gradient = problem.direction == WEIGHT_GRAD and problem.dtype.itemsize == 2 and not problem.is_flat
-    families = _WGMMA_BEFORE_LIBRARIES if is_gathered_gradient else FAMILIES
+    rounded = problem.dtype is dtypes.float32 and not exact
+    is_hoppers = problem.direction == WEIGHT_GRAD and (rounded or (problem.dtype.itemsize == 2 and not problem.is_flat))
+    families = _WGMMA_BEFORE_LIBRARIES if is_hoppers else FAMILIES
     first_layer = (
         problem.dtype is dtypes.bfloat16
         and problem.direction == FORWARD

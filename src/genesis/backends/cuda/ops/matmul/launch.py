@@ -7,6 +7,7 @@ from typing import NamedTuple
 from genesis import dtypes
 from genesis.backends.cuda.engine import planner
 from genesis.backends.cuda.launch.strides import collapse
+from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
 from genesis.backends.cuda.ops.matmul.operation import MATMUL, MatmulPlan
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
 from genesis.backends.cuda.ops.storage.launch import copy
@@ -34,6 +35,11 @@ def matmul(x: DeviceArray, y: DeviceArray) -> DeviceArray:
 
 def linear(x: DeviceArray, weight: DeviceArray, bias: DeviceArray | None) -> DeviceArray:
     return _product(x, weight, bias, transposed=True)
+
+
+def splits_float32(device: int) -> bool:
+    """Are products of float32 of which all bits count computed in parts, on tensor cores, if nothing is measured?"""
+    return hopper.is_available(device)
 
 
 def _product(x: DeviceArray, y: DeviceArray, bias: DeviceArray | None, transposed: bool) -> DeviceArray:

@@ -10,11 +10,14 @@ from genesis.backends.cuda.engine import planner, stored
 from genesis.backends.cuda.engine.candidate import Family
 from genesis.backends.cuda.engine.operation import Operation
 from genesis.backends.cuda.engine.plan import Plan
+from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import ImplicitGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
 from genesis.backends.cuda.ops.matmul import bench
+from genesis.backends.cuda.ops.matmul.as_convolutions import ConvolutionFamily, keeps_all_bits
 from genesis.backends.cuda.ops.matmul.bench import MatmulBench
 from genesis.backends.cuda.ops.matmul.candidates import CublasltFamily, TiledFamily
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
-from genesis.backends.cuda.ops.matmul.skinny import SkinnyFamily
 from genesis.backends.cuda.runtime.memory import Storage, allocate
 from genesis.backends.engine import accuracy
 from genesis.errors import OutOfMemoryError
@@ -41,8 +44,12 @@ class MatmulPlan(Plan[MatmulProblem]):
 
 class Matmul(Operation[MatmulProblem]):
     def families(self, problem: MatmulProblem) -> Sequence[Family[MatmulProblem]]:
-        """Begin with those of few rows, then cuBLASLt: where it has anything, it is the better guess."""
-        return _FAMILIES
+        """Begin with those of few rows, then cuBLASLt: where it has anything, it is the better guess.
+
+        Where all bits of float32 count, Hopper's kernels come before it: on an H200 they take a quarter to half of its
+        time (benchmarks/results/bench_linear.md).
+        """
+        return _EXACT if keeps_all_bits(problem) else _FAMILIES
 
     def plan(self, problem: MatmulProblem) -> MatmulPlan:
         return MatmulPlan(self, problem)
@@ -70,6 +77,10 @@ class Matmul(Operation[MatmulProblem]):
         return chain * (math.sqrt(2) if p.dtype is dtypes.float64 else 1)
 
 
-_FAMILIES: tuple[Family[MatmulProblem], ...] = (SkinnyFamily(), CublasltFamily(), TiledFamily())
+_SKINNY = ConvolutionFamily(SkinnyGemmFamily(), guessed_from=1 << 15)
+_HOPPER = ConvolutionFamily(WgmmaFamily(), guessed_from=1 << 28, tried_from=1 << 24)
+_IN_PARTS = ConvolutionFamily(ImplicitGemmFamily(), guessed_from=1 << 28, tried_from=1 << 24)
+_FAMILIES: tuple[Family[MatmulProblem], ...] = (_SKINNY, CublasltFamily(), TiledFamily())
+_EXACT: tuple[Family[MatmulProblem], ...] = (_SKINNY, _HOPPER, CublasltFamily(), TiledFamily(), _IN_PARTS)
 MATMUL = Matmul()
 stored.register(MATMUL)

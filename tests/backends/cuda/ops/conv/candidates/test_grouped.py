@@ -157,7 +157,6 @@ def test_where_it_is_a_candidate(simulated: Backend) -> None:
         (32, (6, 6), dtypes.bfloat16, {}, ()),
         (2, (144, 144), dtypes.bfloat16, {}, ()),
         (32, (8, 8), dtypes.float32, {}, DIRECTIONS),
-        (8, (56, 56), dtypes.float32, {"precision": "high"}, ()),
     ],
 )
 def test_where_it_is_the_guess(
@@ -170,6 +169,28 @@ def test_where_it_is_the_guess(
     first = families.in_order(problem)[0].prefix
     assert (first in ("grouped", "wgmma")) == (direction in expected)
     assert (first == "wgmma") == (direction in expected and direction == WEIGHT_GRAD)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("channels", "taps", "stride", "dtype", "expected"),
+    [
+        ((8, 8), 3, 2, dtypes.bfloat16, (INPUT_GRAD,)),
+        ((16, 16), 3, 2, dtypes.float32, (INPUT_GRAD,)),
+        ((64, 64), 3, 1, dtypes.float32, ()),
+        ((56, 56), 3, 1, dtypes.float32, (FORWARD, INPUT_GRAD)),
+        ((80, 20), 1, 1, dtypes.float32, DIRECTIONS),
+    ],
+)
+def test_where_it_is_the_guess_with_strides_and_rounded_numbers(
+    simulated: Backend, direction: str, channels: tuple[int, int], taps: int, stride: int, dtype: dtypes.DType,
+    expected: tuple[str, ...],
+) -> None:  # fmt: skip
+    case = (4, channels, 64, (56, 56), (taps, taps), (stride, stride), (taps // 2, taps // 2), (1, 1))
+    problem = problem_of(direction, case, dtype, precision="high")
+    order = [family.prefix for family in families.in_order(problem)]
+    assert (order.index("grouped") < order.index("cudnn")) == (direction in expected)
+    assert (order.index("wgmma") < order.index("cudnn")) == (direction == WEIGHT_GRAD)  # that it computes, it is first
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, TF32
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION, power_of_2
-from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 
 MULTIPLY_ADDS = "multiply-adds"
 _LEAST_BLOCK = 16  # of a tensor core
@@ -82,16 +83,22 @@ def is_best_guess(problem: ConvProblem) -> bool:
     """Are these kernels to be taken where nothing has been measured?
 
     On an H200, of the layers of bench_grouped.py: where all bits of float32 count, plain implicit GEMM takes 4 to 8
-    times as long. In 16 bits cuDNN 9.19 has kernels of its own for groups of 4, 8, 16 and 32 channels, and for the
-    weight's gradient of 64; others, such as RegNet's 56, it copies one by one, and takes 2 to 5 times as long.
+    times as long. cuDNN 9.19 has kernels of its own for groups of 4, 8, 16 and 32 channels (in 16 bits for the weight's
+    gradient of 64, in TF32 for all of 64), but with strides their input gradients take 1.3 to 3 times as long as these;
+    groups of others, such as RegNet's 56, it copies one by one, and takes 2 to 5 times as long. In TF32 the weight's
+    gradient here is no faster than that, but with one tap.
     """
     p, most = problem, max(channels(problem))
     if not supports(p):
         return False
-    if p.dtype is dtypes.float32:
-        return p.precision == "highest"
+    exact = p.dtype is dtypes.float32 and p.precision == "highest"
+    rounded = p.dtype is dtypes.float32 and not exact
+    if exact or (p.direction == INPUT_GRAD and max(p.stride) > 1):
+        return True
     if power_of_2(most) == most:
-        return most >= _OWN_GRADIENT and p.direction != WEIGHT_GRAD
+        return most >= _OWN_GRADIENT and p.direction != WEIGHT_GRAD and not rounded
+    if rounded and p.direction == WEIGHT_GRAD and math.prod(p.weight_shape[2:]) > 1:
+        return False
     return most >= _LEAST_BLOCK
 
 

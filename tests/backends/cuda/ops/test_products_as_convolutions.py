@@ -1,4 +1,4 @@
-"""Products of few rows as 1×1 convolutions: which direction they are, and on a GPU what the kernels compute."""
+"""Products as 1×1 convolutions: which direction they are, and on a GPU what the kernels compute."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine.bench import build
 from genesis.backends.cuda.ops.conv.candidates import programs
 from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemm, SkinnyGemmFamily
+from genesis.backends.cuda.ops.conv.candidates.wgmma import common as hopper
+from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.backends.cuda.ops.matmul import operation
+from genesis.backends.cuda.ops.matmul.as_convolutions import convolution
 from genesis.backends.cuda.ops.matmul.operation import MATMUL
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
-from genesis.backends.cuda.ops.matmul.skinny import SkinnyFamily, convolution
 
-FAMILY = SkinnyFamily()
+FAMILY = operation._SKINNY
 # A layer's (rows, inputs, outputs), and its three products.
 LAYERS = [(128, 784, 512), (128, 512, 256), (128, 256, 10), (1, 64, 64), (33, 100, 7), (200, 1, 48), (64, 40, 1)]
 DIRECTIONS = [FORWARD, INPUT_GRAD, WEIGHT_GRAD]
 
 
 def _problem(
-    layer: tuple[int, int, int], direction: str, bias: bool = False, dtype: dtypes.DType = dtypes.float32
-) -> MatmulProblem:
+    layer: tuple[int, int, int], direction: str, bias: bool = False, dtype: dtypes.DType = dtypes.float32,
+    precision: str = "highest",
+) -> MatmulProblem:  # fmt: skip
     """A product of a layer as F.linear and its gradients ask for it."""
     rows, inputs, outputs = layer
     (m, n, k), x, y = {
@@ -32,7 +36,7 @@ def _problem(
         INPUT_GRAD: ((rows, inputs, outputs), (outputs, 1), (inputs, 1)),
         WEIGHT_GRAD: ((outputs, inputs, rows), (1, outputs), (inputs, 1)),
     }[direction]
-    return MatmulProblem(0, dtype, m, n, k, x, y, (1,), (0,), (0,), bias, 16, "highest")
+    return MatmulProblem(0, dtype, m, n, k, x, y, (1,), (0,), (0,), bias, 16, precision)
 
 
 def _product(conv: ConvProblem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -117,6 +121,55 @@ def test_batches_of_many_sizes_share_kernels(direction: str, monkeypatch: pytest
         assert isinstance(candidate, SkinnyGemm)
         programs_of.add(str(candidate.program(conv)))
     assert len(programs_of) <= 3  # a tile may be too inaccurate for fewer terms than it was chosen for
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_large_layers_are_guessed_where_all_bits_count(
+    direction: str, simulated: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hopper, "is_available", lambda device: True)
+    problem = _problem((4096, 512, 1024), direction, bias=direction == FORWARD)
+    guess = next(iter(MATMUL.candidates(problem)))
+    assert guess.family == "wgmma"
+    assert guess.supports(problem)
+    conv = convolution(problem)
+    assert conv is not None
+    inner = WgmmaFamily().named(conv, guess.name)
+    assert inner is not None
+    assert guess.workspace(problem) == inner.workspace(conv)  # of the weight's parts, and of sums
+    again = operation._HOPPER.named(problem, guess.name)
+    assert again is not None
+    assert again.name == guess.name
+    names = {each.family for each in MATMUL.candidates(problem)}
+    assert {"wgmma", "tiled", "implicit_gemm"} <= names
+
+
+def test_where_they_are_not(simulated: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "wgmma" not in {each.family for each in MATMUL.candidates(_problem((4096, 512, 1024), FORWARD))}
+    monkeypatch.setattr(hopper, "is_available", lambda device: True)
+    others = [
+        _problem((4096, 512, 1024), FORWARD, precision="high"),
+        _problem((4096, 512, 1024), FORWARD, dtype=dtypes.bfloat16),
+        _problem((4096, 512, 1024), FORWARD, dtype=dtypes.float64),
+        _problem((4096, 510, 1024), FORWARD),  # no multiple of 16 bytes
+        _problem((4096, 48, 1024), FORWARD),  # so few terms that the split costs more accuracy than the sums
+        _problem((8, 512, 1024), FORWARD),
+    ]
+    assert [str(each) for each in others if next(iter(MATMUL.candidates(each))).family == "wgmma"] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("layer", [(4096, 512, 1024), (1000, 1024, 260), (5000, 64, 128), (100, 4096, 4096)], ids=str)
+def test_results_in_parts(layer: tuple[int, int, int], direction: str, gpu: Backend) -> None:
+    problem = _problem(layer, direction, bias=direction != WEIGHT_GRAD)
+    bench, bound = MATMUL.bench(problem), MATMUL.error_bound(problem)
+    families = operation._HOPPER, operation._IN_PARTS
+    for candidate in [each for family in families for each in list(family.trials(problem))[:4]]:
+        built = build(candidate, problem, 1 << 30)
+        assert built is not None
+        assert bench.error(built) <= bound, candidate.name
+    torch.cuda.synchronize()
 
 
 @pytest.mark.gpu

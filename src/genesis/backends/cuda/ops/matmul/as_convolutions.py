@@ -1,4 +1,4 @@
-"""Products of few rows, of fully connected layers and their gradients, by the kernels of 1×1 convolutions.
+"""Products of fully connected layers and their gradients, by the kernels of 1×1 convolutions.
 
 A layer's rows are pixels there, its inputs channels: each of its three products is one direction of a convolution.
 """
@@ -7,52 +7,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch
-from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
+from genesis import dtypes
+from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
 from genesis.shapes import Shape
 
-_LEAST_FLOPS = 1 << 15  # of a guess: a kernel is compiled for columns and terms
-_OF_CONVOLUTIONS = SkinnyGemmFamily()
 
+class ConvolutionFamily(Family[MatmulProblem]):
+    """A family of convolutions' candidates, as products."""
 
-class SkinnyFamily(Family[MatmulProblem]):
-    prefix = SkinnyGemmFamily.prefix
+    def __init__(self, inner: Family[ConvProblem], guessed_from: int, tried_from: int = 0) -> None:
+        """guessed_from, tried_from: multiply-adds times two from which a candidate is worth its compilation."""
+        self._inner, self.prefix, self.per_turn = inner, inner.prefix, inner.per_turn
+        self._guessed_from, self._tried_from = guessed_from, tried_from
 
     def variants(self, problem: MatmulProblem) -> Sequence[Candidate[MatmulProblem]]:
         conv = convolution(problem)
-        if conv is None or problem.flops < _LEAST_FLOPS:
+        if conv is None or problem.flops < self._guessed_from:
             return ()
-        return _products(conv, _OF_CONVOLUTIONS.variants(conv))
+        return _products(conv, self._inner.variants(conv))
 
     def trials(self, problem: MatmulProblem) -> Sequence[Candidate[MatmulProblem]]:
         conv = convolution(problem)
-        return () if conv is None else _products(conv, _OF_CONVOLUTIONS.trials(conv))
+        if conv is None or problem.flops < self._tried_from:
+            return ()
+        return _products(conv, self._inner.trials(conv))
 
     def named(self, problem: MatmulProblem, name: str) -> Candidate[MatmulProblem] | None:
         conv = convolution(problem)
-        candidate = None if conv is None else _OF_CONVOLUTIONS.named(conv, name)
-        return None if conv is None or candidate is None else Skinny(conv, candidate)
+        candidate = None if conv is None else self._inner.named(conv, name)
+        return None if conv is None or candidate is None else AsProduct(conv, candidate)
 
 
-class Skinny(Candidate[MatmulProblem]):
+class AsProduct(Candidate[MatmulProblem]):
     """A convolution's candidate, as a product."""
 
-    arithmetic = FULL
-
-    def __init__(self, conv: ConvProblem, candidate: Candidate[ConvProblem]) -> None:
-        self._conv, self._candidate, self.name = conv, candidate, candidate.name
+    def __init__(self, conv: ConvProblem, inner: Candidate[ConvProblem]) -> None:
+        self._conv, self._inner, self.name = conv, inner, inner.name
+        self.arithmetic, self.deterministic = inner.arithmetic, inner.deterministic
+        self.builds_slowly, self.is_ready_made = inner.builds_slowly, inner.is_ready_made
 
     def supports(self, problem: MatmulProblem) -> bool:
-        return self._candidate.supports(self._conv)
+        return self._inner.supports(self._conv)
+
+    def workspace(self, problem: MatmulProblem) -> int:
+        return self._inner.workspace(self._conv)
 
     def prepare(self, problem: MatmulProblem) -> Launch:
-        return self._candidate.prepare(self._conv)
+        return self._inner.prepare(self._conv)
+
+
+def keeps_all_bits(problem: MatmulProblem) -> bool:
+    """Do all bits of float32 count? Libraries have nothing on tensor cores for that."""
+    return problem.dtype is dtypes.float32 and problem.precision == "highest"
 
 
 def _products(conv: ConvProblem, candidates: Iterable[Candidate[ConvProblem]]) -> list[Candidate[MatmulProblem]]:
-    return [Skinny(conv, candidate) for candidate in candidates]
+    return [AsProduct(conv, candidate) for candidate in candidates]
 
 
 def convolution(problem: MatmulProblem) -> ConvProblem | None:

@@ -94,6 +94,12 @@ def multiplies(x: torch.Tensor) -> bool:
     return _may_vary() and splits_float32(x.device.index or 0)
 
 
+def keeps_more_bits(x: torch.Tensor) -> bool:
+    """Return whether Genesis' convolutions of this input have all bits of float32 where PyTorch's would round them."""
+    exact = get_float32_precision() == "highest" and not _is_exact(torch.backends.cudnn.conv)
+    return x.is_cuda and x.dtype is torch.float32 and exact
+
+
 class _Backend(Protocol):
     """PyTorch's settings of what computes products, or convolutions."""
 

@@ -24,6 +24,7 @@ from genesis.torch import native_steps
 from genesis.torch.activations import Function
 from genesis.torch.graph_caches import keeping, key
 from genesis.torch.graph_mends import mend
+from genesis.torch.graph_notes import notes
 from genesis.torch.graph_passes import count_batches_at_once
 from genesis.torch.opaque import tell_inductor
 from genesis.torch.recordings import Recording, Recordings
@@ -64,6 +65,8 @@ class Backend:
             mend(graph, self.compiler)
             recording.fusion = fuse_graph(graph, self.compiler)
             _rename(recording.fusion, names)
+            for note in notes(graph.graph):
+                self.recordings.note(note)
             if count_batches_at_once(graph.graph):
                 graph.recompile()
             compiled = self._compile(graph, inputs, recording)

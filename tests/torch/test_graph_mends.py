@@ -354,3 +354,17 @@ def test_gradients_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     found = torch.autograd.grad(ys, xs, grads)
     for name, y, grad in zip(samples, ys, found, strict=True):
         assert max(samples[name].errors(y, grad)) < 1e-5, name
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_in_which_a_graph_is_compiled(reentrant: bool) -> None:
+    """What calls saved while they were put into a graph is none of its tensors: computed again, it is not there."""
+    layers = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Conv2d(4, 4, 1, 2), torch.nn.AvgPool2d(2, ceil_mode=True)
+    model = torch.nn.Sequential(*layers, torch.nn.ReflectionPad2d(1)).to(memory_format=torch.channels_last)
+    compiled: Any = genesis.torch.compile(model, compiler="aot_eager")
+    x = torch.randn(2, 3, 9, 9).to(memory_format=torch.channels_last).requires_grad_()
+    y = checkpoint(compiled, x, use_reentrant=reentrant)
+    y.square().sum().backward()
+    assert x.grad is not None
+    (expected,) = torch.autograd.grad(torch.nn.Sequential(*layers, model[3])(x).square().sum(), x)
+    torch.testing.assert_close(x.grad, expected)

@@ -19,9 +19,11 @@ from torch._inductor import compile_fx, cudagraph_trees
 
 from genesis.settings import override
 from genesis.torch import (
+    bridge,
     captured_graphs,
     capturing,
     graph_casts,
+    graph_linears,
     graph_trees,
     outstanding,
     replaying,
@@ -52,8 +54,10 @@ def simulated() -> Iterator[Manager]:
         (compile_fx, "compile_fx_inner", lambda graph, *_, **how: Half(manager, graph, how)),
         (captured_graphs, "is_captured", lambda how: True),
         (captured_graphs, "_open_handles", lambda: None),
+        (bridge, "multiplies", lambda x: x.dtype is torch.float32),
         (capturing, "available", lambda compiler, _: compiler),
         (graph_casts, "_has_launches", lambda x: True),
+        *((graph_linears, name, 1) for name in ("_ALIGNED", "_LEAST_FLOPS", "_LEAST_TERMS")),
         (graph_trees, "_have_addresses", _have_addresses),
         (graph_trees, "manager", lambda device: manager),
         (outstanding, "_managers", lambda: [manager]),

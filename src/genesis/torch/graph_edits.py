@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
 from genesis.torch.activations import Function
+from genesis.torch.modes import without_newer_hooks
 
 
 def value_of(node: object) -> object:
@@ -30,9 +31,14 @@ def argument(node: fx.Node, position: int, name: str, default: object = None) ->
 
 
 def call(graph: fx.Graph, function: Function, *args: object, **kwargs: object) -> fx.Node:
-    """A call of a function of tensors, whose nodes have values; the new one has too."""
+    """A call of a function of tensors, whose nodes have values; the new one has too.
+
+    What the function saves of these is no matter of a checkpoint in which the graph is being compiled: when it computes
+    again, nothing is compiled, and it would miss them.
+    """
     new = graph.call_function(function, args, kwargs)
-    new.meta["example_value"] = function(*tree_map_only(fx.Node, tensor_of, args), **kwargs)
+    with without_newer_hooks(None):
+        new.meta["example_value"] = function(*tree_map_only(fx.Node, tensor_of, args), **kwargs)
     return new
 
 

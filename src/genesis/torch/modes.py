@@ -93,7 +93,10 @@ def _are_same(then: Modes) -> bool:
 
 @contextmanager
 def without_newer_hooks(saving: object) -> Iterator[None]:
-    """Save tensors by these hooks and none that came later: a checkpoint inside must not see what began outside."""
+    """Save tensors by these hooks and none that came later: a checkpoint inside must not see what began outside.
+
+    saving: the function that packs; None: save them without any hooks.
+    """
     newer = []
     while (hooks := saved_tensors_hooks(True)) is not None and hooks[0] is not saving:
         newer.append(hooks)

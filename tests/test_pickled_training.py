@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -239,14 +239,16 @@ class Squares(TensorDataset):
         return {"x": x * x, "y": y, "scalar": genesis.tensor(2.0)}
 
 
-def train(net: nn.Module, optimizer: optim.Optimizer, data: TensorDataset, results: Any) -> None:
-    """What a started process does: two epochs, with workers of its own."""
+def train(trainings: list[tuple[nn.Module, optim.Optimizer]], data: TensorDataset, results: Any) -> None:
+    """What a started process does: an epoch for all networks, with a worker of its own."""
     loader = DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="spawn")
     for batch in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(batch["x"]), batch["y"]).backward()
-        optimizer.step()
-    results.send((net, optimizer.state_dict(), genesis.tensor(float(len(loader)))))
+        for net, optimizer in trainings:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(batch["x"]), batch["y"]).backward()
+            optimizer.step()
+    states = [(net, optimizer.state_dict()) for net, optimizer in trainings]
+    results.send((states, genesis.tensor(float(len(loader)))))
 
 
 class Recurrent(nn.Module):
@@ -265,22 +267,28 @@ def convolutional() -> nn.Module:
     return nn.Sequential(nn.ConvBNReLU(1, 4, 3), nn.Flatten(), nn.Linear(64, 3))
 
 
-@pytest.mark.parametrize(("make", "name"), [(convolutional, "AdamW"), (Recurrent, "NAdam")])
-def test_a_training_in_a_process_that_was_spawned(make: Callable[[], nn.Module], name: str) -> None:
+def test_trainings_in_a_process_that_was_spawned() -> None:
     processes = multiprocessing.get_context("spawn")
     genesis.manual_seed(0)
-    net = make()
-    optimizer = getattr(optim, name)(net.parameters(), lr=0.01)
     data = Squares(genesis.randn(8, 1, 4, 4), genesis.arange(8) % 3)
+    trainings = []
+    for make, optimizer in ((convolutional, optim.AdamW), (Recurrent, optim.NAdam)):
+        net = make()
+        trainings.append((net, optimizer(net.parameters(), lr=0.01)))
     results, sender = processes.Pipe(duplex=False)
-    process = processes.Process(target=train, args=(net, optimizer, data, sender))
+    process = processes.Process(target=train, args=(trainings, data, sender))
     process.start()
     sender.close()  # so that the end of the process ends the wait
-    trained, state, count = results.recv()
+    found, count = results.recv()
     process.join()
     assert process.exitcode == 0
     assert (count.shape, count.item()) == ((), 2.0)
+    for training, its in zip(trainings, found, strict=True):
+        assert_trained(*training, *its, data)
 
+
+def assert_trained(net: nn.Module, optimizer: optim.Optimizer, trained: nn.Module, state: Any, data: Squares) -> None:
+    """The same steps here give the same."""
     for start in (0, 4):
         batch = [data[index] for index in range(start, start + 4)]
         optimizer.zero_grad()

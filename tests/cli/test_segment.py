@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchmarks import torch_segmentation
 from genesis import cli, models
 from genesis.cli.segment import find
 from genesis.segmentation import progress
+from tests.narrow import narrow
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +27,14 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def deeplab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of random weights with torchvision's keys, as torch.save writes it."""
+@pytest.fixture
+def deeplab(tmp_path: Path) -> Iterator[Path]:
+    """A file of random weights with torchvision's keys, as torch.save writes it; the network is narrow in the test."""
     torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("weights") / "deeplab.pth"
-    torch.save(torch_segmentation.deeplabv3_resnet50(num_classes=21, aux_loss=True).state_dict(), path)
-    return path
+    path = tmp_path / "deeplab.pth"
+    with narrow():
+        torch.save(torch_segmentation.deeplabv3_resnet50(num_classes=21, aux_loss=True).state_dict(), path)
+        yield path
 
 
 def unet(path: str = "unet.safetensors", **arguments: Any) -> str:

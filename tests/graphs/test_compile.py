@@ -15,6 +15,7 @@ import genesis.nn.functional as F
 from genesis import models, nn, optim
 from genesis.errors import DTypeError
 from tests.graphs.steps import as_genesis, count_run
+from tests.narrow import narrow
 
 
 class Calls(nn.Module):
@@ -48,7 +49,8 @@ def without_gradients() -> Any:
 )
 def test_models(name: str, shape: tuple[int, ...], options: dict[str, int]) -> None:
     genesis.manual_seed(0)
-    model = models.create(name, **options).eval()
+    with narrow():
+        model = models.create(name, **options).eval()
     compiled = genesis.compile(model)
     for _ in range(4):
         x = genesis.randn(*shape)

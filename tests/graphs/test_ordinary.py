@@ -25,6 +25,7 @@ import genesis
 import genesis.nn.functional as F
 from genesis import amp, nn, optim
 from tests.graphs.steps import Regression, descend
+from tests.narrow import narrow
 
 log = logging.getLogger(__name__)
 started = time.time()
@@ -195,7 +196,8 @@ def test_history_beside_the_step_does_not_matter() -> None:
 def test_models_are_recorded_in_their_own_loops(name: str) -> None:
     """With eval() before each call, as people write it."""
     options = {"width": 4} if name == "unet" else {}
-    model = genesis.models.create(name, **options).eval()
+    with narrow():
+        model = genesis.models.create(name, **options).eval()
     compiled = genesis.compile(model)
     x = genesis.randn(1, 1 if name == "unet" else 3, 32, 32)
     with genesis.no_grad():

@@ -269,11 +269,12 @@ class Tracer:
 
     def __init__(self, line: str = "", number: int = 0) -> None:
         self.line, self.number = line, number
+        self.source = SOURCE + line.rpartition(":")[0]  # no other file's lines are followed: each would be a call
         self.counts: Counter[str] = Counter()
         self.events: list[tuple[str, int]] = []
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(SOURCE):
+        if not frame.f_code.co_filename.startswith(self.source):
             return None
         if event == "line" and frame.f_lasti not in _leaving(frame.f_code):
             line = f"{frame.f_code.co_filename.removeprefix(SOURCE)}:{frame.f_lineno}"
@@ -361,11 +362,11 @@ def check(seed: int, with_signals: bool, result: Result) -> None:
 
 def check_last_lines(name: str, count: int) -> None:
     """An exception at each of the last lines that an action runs, one after the other."""
-    for _ in range(2):  # the first fills caches
+    for tracing in (contextlib.nullcontext(), _traced(counting := Tracer())):  # without, it fills caches
         with tempfile.TemporaryDirectory() as folder:
             whole = World(Path(folder))
-            act, counting = ACTIONS[name](whole), Tracer()
-            with _traced(counting):
+            act = ACTIONS[name](whole)
+            with tracing:
                 act()
             new = whole.state()
     num_interrupted = 0

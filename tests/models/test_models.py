@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import pytest
 
 import genesis
 from genesis import models, nn
-from genesis.models import vgg
+from tests.narrow import narrow
 
 SMALL = {  # per model: how to build it small, and an input
     "deeplabv3_resnet50": ({"num_classes": 3}, (2, 3, 16, 16)),
@@ -25,7 +24,7 @@ OUTPUTS = {"deeplabv3_resnet50": (2, 3, 16, 16), "fcn_resnet50": (2, 3, 16, 16),
 
 
 def build(name: str) -> Any:
-    with mock.patch.object(vgg, "HIDDEN", 8):  # a classifier that has not nine tenths of all parameters
+    with narrow():
         return models.create(name, **SMALL[name][0])
 
 

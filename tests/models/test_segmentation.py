@@ -13,6 +13,7 @@ import genesis
 from benchmarks import torch_segmentation
 from genesis import models
 from tests.models import agreement
+from tests.narrow import narrow, unfilled
 
 SIZES = {  # keys and parameters, as torchvision's models have them
     ("vgg16_bn", ()): (97, 138_365_992),
@@ -24,29 +25,31 @@ SIZES = {  # keys and parameters, as torchvision's models have them
 
 
 @pytest.mark.parametrize(("name", "options"), SIZES, ids=str)
-def test_like_pytorch(name: str, options: tuple[str, ...]) -> None:
+def test_keys_shapes_and_sizes(name: str, options: tuple[str, ...]) -> None:
     kwargs = dict.fromkeys(options, True)
-    ours = models.create(name, **kwargs)
+    with unfilled():
+        ours = models.create(name, **kwargs)
     with torch.device("meta"):
         theirs = getattr(torch_segmentation, name)(**kwargs)
     agreement.assert_equal_shapes(theirs, ours)
     num_parameters = sum(parameter.numel() for parameter in ours.parameters())
     assert (len(ours.state_dict()), num_parameters) == SIZES[name, options]
+
+
+@pytest.mark.parametrize("name", ["vgg16_bn", "fcn_resnet50", "deeplabv3_resnet50"])
+def test_like_pytorch(name: str) -> None:
+    kwargs = {} if name == "vgg16_bn" else {"aux_loss": True}  # without, there is less of the same
     torch.manual_seed(0)
-    if name == "vgg16_bn":  # nine tenths of the parameters are in its classifier, which is plain
-        theirs.features = torch_segmentation.vgg_features()
-        theirs.classifier, ours.classifier = torch.nn.Linear(25088, 3), genesis.nn.Linear(25088, 3)
-    elif options:
-        theirs = getattr(torch_segmentation, name)(**kwargs)
-    else:
-        return  # the same with less
+    with narrow():
+        theirs, ours = getattr(torch_segmentation, name)(**kwargs), models.create(name, **kwargs)
     agreement.share_weights(theirs, ours)
     agreement.compare(theirs, ours, torch.randn(2, 3, 33, 40))
 
 
 def test_inference_without_the_auxiliary_head() -> None:
     genesis.manual_seed(0)
-    model = models.deeplabv3_resnet50(num_classes=2, aux_loss=True).eval()
+    with narrow():
+        model = models.deeplabv3_resnet50(num_classes=2, aux_loss=True).eval()
     input = genesis.randn(1, 3, 32, 32)
     with genesis.no_grad():
         both = model(input)
@@ -58,16 +61,20 @@ def test_inference_without_the_auxiliary_head() -> None:
 
 def test_the_backbone_may_come_from_a_classifiers_file(tmp_path: Path) -> None:
     genesis.manual_seed(0)
-    classifier = models.resnet50()
-    genesis.save(classifier, tmp_path / "resnet50.safetensors")
-    model = models.fcn_resnet50(num_classes=2, weights_backbone=tmp_path / "resnet50.safetensors")
+    with narrow():
+        classifier = models.resnet50()
+        genesis.save(classifier, tmp_path / "resnet50.safetensors")
+        model = models.fcn_resnet50(num_classes=2, weights_backbone=tmp_path / "resnet50.safetensors")
     key = "layer4.2.conv3.weight"
     assert model.backbone.state_dict()[key].numpy().tobytes() == classifier.state_dict()[key].numpy().tobytes()
 
 
 def test_torchvisions_arguments() -> None:
-    assert isinstance(models.resnet18(weights=None, progress=False, num_classes=2), models.ResNet)
-    model = models.deeplabv3_resnet50(weights=None, progress=True, num_classes=2, aux_loss=None, weights_backbone=None)
+    with narrow():
+        assert isinstance(models.resnet18(weights=None, progress=False, num_classes=2), models.ResNet)
+        model = models.deeplabv3_resnet50(
+            weights=None, progress=True, num_classes=2, aux_loss=None, weights_backbone=None
+        )
     assert isinstance(model, models.DeepLabV3)
     assert model.aux_classifier is None
 

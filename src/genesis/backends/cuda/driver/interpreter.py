@@ -153,6 +153,20 @@ def _init_tensor(tensor: tl.tensor, handle: TensorHandle, dtype: tl.dtype) -> No
         tensor.numel, tensor.shape = sizes
 
 
+_PLAIN = frozenset({tl.tensor, tl.dtype, tl.block_type, tl.pointer_type, int, float, bool, str, type(None)})
+_unwrap_any = tl.core._unwrap_if_constexpr
+
+
+def _unwrap(value: object) -> object:
+    """Triton's own looks for lists and tuples first."""
+    return value if type(value) in _PLAIN else _unwrap_any(value)
+
+
+def _arithmetic(compute: Callable[..., tl.tensor]) -> tuple[NumpyFunction, NumpyFunction]:
+    """An operator of tensors and its reflected one: Triton's own look for constants twice, in two functions."""
+    return lambda x, y: compute(x, _unwrap(y), True), lambda x, y: compute(_unwrap(y), x, True)
+
+
 def _interpret(
     owner: object, name: str, member: FunctionType, _: InterpreterBuilder, scope: interpreter._LangPatchScope
 ) -> None:
@@ -177,6 +191,11 @@ class _Language:
         scope.set_attr(JITFunction, "__call__", _call_interpreted)
         scope.set_attr(tl.tensor, "__init__", _init_tensor)
         scope.set_attr(tl.block_type, "__init__", _init_block_type)
+        scope.set_attr(tl.core, "_unwrap_if_constexpr", _unwrap)
+        for name in ("add", "sub", "mul"):
+            operator, reflected = _arithmetic(getattr(interpreter.interpreter_semantic, name))
+            scope.set_attr(tl.tensor, f"__{name}__", operator)
+            scope.set_attr(tl.tensor, f"__r{name}__", reflected)
         scope.set_attr(tl.tensor, "__index__", lambda self: int(self.handle.data.item()))  # NumPy 2.4, Triton 3.6
         originals: dict[tuple[int, str], tuple[object, str, object]] = {}
         for owner, name, original in scope._changes:
@@ -371,6 +390,8 @@ class _Builder(InterpreterBuilder):
 
 _constants: dict[tuple[object, ...], tl.tensor] = {}  # numbers as operands, by the type of the other one
 _MOST_CONSTANTS, _LARGEST_CONSTANT = 4096, 4096  # operands; elements
+_alike: set[tuple[str, str]] = set()  # two types of one shape
+_broadcasts: dict[tuple[str, str], tuple[tl.dtype, ...]] = {}  # by two types: those that broadcasting gives them
 
 
 class _Semantic(TritonSemantic):
@@ -384,8 +405,10 @@ class _Semantic(TritonSemantic):
             return super().binary_op_type_checking_impl(lhs, rhs, *flags)
         scalar = lhs.type.scalar
         if isinstance(rhs, tl.tensor):
-            if scalar is rhs.type.scalar and not div_or_mod and not scalar.is_ptr():
-                return self.broadcast_impl_value(lhs, rhs)
+            other = rhs.type.scalar
+            is_offset = allow_lhs_ptr and scalar.is_ptr() and other.is_int()
+            if is_offset or (scalar is other and not div_or_mod and not scalar.is_ptr()):
+                return self._of_one_shape(lhs, rhs)
             return super().binary_op_type_checking_impl(lhs, rhs, *flags)
         key = lhs.type.name, type(rhs), rhs, arithmetic_check, div_or_mod
         constant = _constants.get(key)
@@ -399,11 +422,22 @@ class _Semantic(TritonSemantic):
         return left, right
 
     def broadcast_impl_value(self, lhs: tl.tensor, rhs: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-        """Triton's own; equal shapes, the most frequent case, are seen without a loop over them."""
-        left, right = lhs.type, rhs.type
-        if left.is_block() == right.is_block() and (not left.is_block() or list(left.shape) == list(right.shape)):
-            return lhs, rhs
-        return super().broadcast_impl_value(lhs, rhs)
+        """Triton's own, but types of equal shapes, the most frequent case, are known from the first time."""
+        types = lhs.type.name, rhs.type.name
+        left, right = (lhs, rhs) if types in _alike else super().broadcast_impl_value(lhs, rhs)
+        if left is lhs and right is rhs:
+            _alike.add(types)
+        return left, right
+
+    def _of_one_shape(self, lhs: tl.tensor, rhs: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+        """Both, for one operation, with the types that broadcasting gives them: NumPy broadcasts the data by itself."""
+        key = lhs.type.name, rhs.type.name
+        types = _broadcasts.get(key)
+        if types is None:
+            types = _broadcasts[key] = tuple(each.type for each in self.broadcast_impl_value(lhs, rhs))
+        left, right = types
+        lhs = lhs if left.name == key[0] else tl.tensor(lhs.handle, left)
+        return lhs, rhs if right.name == key[1] else tl.tensor(rhs.handle, right)
 
 
 assert "_semantic" in inspect.signature(libdevice.tanh).parameters

@@ -241,7 +241,8 @@ def compared(case: Case, choice: Choice, num_rounds: int, device: str) -> dict[s
         "case": case.name, "dtype": case.dtype, "direction": case.direction, "count": c.count,
         "networks": list(c.networks[:3]),
     }  # fmt: skip
-    torch.backends.cudnn.allow_tf32 = case.dtype == _TF32
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = case.dtype == _TF32
     try:
         found = bench_depthwise.measure(case, list(candidates.values()), num_rounds, device, both_layouts=True)
     except Exception as error:  # a case's failure is a result

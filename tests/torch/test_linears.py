@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.library import opcheck
 from torch.nn import functional as F
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 import genesis.torch
@@ -164,6 +166,21 @@ def test_autocast_is_left() -> None:
             return F.linear(x, weight).float()
 
     assert mended(program, drawn(4, 64), drawn(64, 64)) == 0
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_weights_with_tensors_inside_are_left() -> None:
+    """As quantized weights are, whose class has a product of its own."""
+    weight = drawn(64, 64).detach()
+    pair: Any = TwoTensor(weight, weight.clone()).requires_grad_()
+    numbers = []
+
+    def backend(graph: fx.GraphModule, _: object) -> fx.GraphModule:
+        numbers.append(mend(graph))
+        return graph
+
+    torch.compile(lambda x, pair: F.linear(x, pair).a, backend=backend)(drawn(4, 64), pair)
+    assert numbers == [0]
 
 
 @pytest.mark.usefixtures("in_parts")

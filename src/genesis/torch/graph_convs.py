@@ -11,11 +11,11 @@ import operator
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from genesis.records import ConvGeometry
 from genesis.torch import bridge
-from genesis.torch.graph_edits import argument, tensor_of, value_of
+from genesis.torch.graph_edits import argument, is_plain, tensor_of, value_of
 from genesis.torch.graph_orders import in_order
 from genesis.torch.graph_scales import folded
 from genesis.torch.shapes import Pair
@@ -25,12 +25,7 @@ def why_not(node: fx.Node) -> str:
     """Why no op can take the place of a convolution; "" where one can."""
     input, result = value_of(argument(node, 0, "input")), value_of(node)
     weight = value_of(argument(node, 1, "weight"))
-    if not (
-        isinstance(input, Tensor)
-        and isinstance(weight, Tensor)
-        and isinstance(result, Tensor)
-        and isinstance(node.args[0], fx.Node)
-    ):
+    if not (is_plain(input) and is_plain(weight) and is_plain(result) and isinstance(node.args[0], fx.Node)):
         return "its operands are not plain tensors"
     if input.dim() != 4:
         return "its input has no batch dimension"

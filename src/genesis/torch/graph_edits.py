@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 
 from genesis.torch.activations import Function
@@ -16,6 +17,11 @@ from genesis.torch.modes import without_newer_hooks
 def value_of(node: object) -> object:
     """The fake tensor of a node, or tuple of them; None for an argument that is no node."""
     return node.meta.get("example_value") if isinstance(node, fx.Node) else None
+
+
+def is_plain(value: object) -> TypeGuard[Tensor]:
+    """Return whether a node's value is a tensor, and none of a class that has others inside, as quantized weights."""
+    return isinstance(value, Tensor) and not is_traceable_wrapper_subclass(value)
 
 
 def tensor_of(node: object) -> Tensor:

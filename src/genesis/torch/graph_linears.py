@@ -6,12 +6,12 @@ import operator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.nn import functional
 
 from genesis.torch import bridge
 from genesis.torch import linears as linears  # registers an op
-from genesis.torch.graph_edits import argument, call, put, tensor_of, value_of
+from genesis.torch.graph_edits import argument, call, is_plain, put, tensor_of, value_of
 
 _LEAST_FLOPS = 1 << 24  # of a product that is worth a kernel of its own
 _LEAST_TERMS = 64  # with fewer, the split of numbers costs more accuracy than sums do
@@ -50,9 +50,7 @@ def _product(node: fx.Node) -> _Product | None:
         bias, rows, matrix = node.args
     else:
         return None
-    if not all(isinstance(value_of(each), Tensor) for each in (node, rows, matrix)):
-        return None
-    if bias is not None and not isinstance(value_of(bias), Tensor):
+    if not all(is_plain(value_of(each)) for each in (node, rows, matrix, *([] if bias is None else [bias]))):
         return None
     return _Product(rows, matrix, bias, node.target is functional.linear)
 

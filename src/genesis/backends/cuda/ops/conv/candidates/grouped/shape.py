@@ -84,7 +84,7 @@ def is_best_guess(problem: ConvProblem) -> bool:
 
     On an H200, of the layers of bench_grouped.py: where all bits of float32 count, plain implicit GEMM takes 4 to 8
     times as long. cuDNN 9.19 has kernels of its own for groups of 4, 8, 16 and 32 channels (in 16 bits for the weight's
-    gradient of 64, in TF32 for all of 64), but with strides their input gradients take 1.3 to 3 times as long as these;
+    gradient of 64, in TF32 for all of 64), but with strides their input gradients take up to twice as long as these;
     groups of others, such as RegNet's 56, it copies one by one, and takes 2 to 5 times as long. In TF32 the weight's
     gradient here is no faster than that, but with one tap.
     """

@@ -1,7 +1,7 @@
 """Linear layers in full float32 on a GPU: PyTorch's beside torch.ops.genesis.linear, which compiled models call.
 
     python benchmarks/bench_linear.py
-    python benchmarks/bench_linear.py --tune 30 --layers vit-small-up convnext-up
+    python benchmarks/bench_linear.py --tune 30 --layers vit-small-up convnext-56-up
     python benchmarks/bench_linear.py --dry-run                 no GPU: a tiny layer
 
 Layers of ConvNeXt, ViT, GPT-2 and MLPs, forward and as a training step: the result and the gradients of input, weight
@@ -60,9 +60,7 @@ LAYERS = (
 )
 _TINY = (Layer("tiny", 6, 8, 4),)
 Apply = Callable[[Tensor, Tensor, Tensor], Tensor]
-_SIDES: dict[str, Apply] = {
-    "torch": functional.linear, "genesis": lambda x, weight, bias: torch.ops.genesis.linear(x, weight, bias),
-}  # fmt: skip
+_SIDES: dict[str, Apply] = {"torch": functional.linear, "genesis": torch.ops.genesis.linear}
 
 
 def main() -> int:

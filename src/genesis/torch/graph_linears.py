@@ -28,7 +28,7 @@ class _Product(NamedTuple):
     is_transposed: bool
 
 
-def multiply_in_parts(node: fx.Node) -> bool:
+def replace_product(node: fx.Node) -> bool:
     """Put torch.ops.genesis.linear in the place of such a product where that is faster."""
     product = _product(node)
     if product is None or not _suits(product, node):

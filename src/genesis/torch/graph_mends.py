@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from genesis.torch.graph_linears import multiply_in_parts
+from genesis.torch.graph_linears import replace_product
 from genesis.torch.graph_pads import mend_pad
 from genesis.torch.graph_pools import mend_average
 from genesis.torch.graph_resizes import gather_resize
@@ -27,7 +27,7 @@ def mend(module: fx.GraphModule, compiler: str = "inductor") -> int:
                 or mend_pad(node, compiler)
                 or gather_resize(node)
                 or skip_pixels(node)
-                or multiply_in_parts(node)
+                or replace_product(node)
                 for node in calls
             )
             if changed:

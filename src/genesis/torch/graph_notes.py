@@ -20,7 +20,7 @@ def notes(graph: fx.Graph) -> list[str]:
     inputs = [value_of(node.args[0]) for node in calls if node.target in convolutions]
     if any(isinstance(x, Tensor) and bridge.keeps_more_bits(x) for x in inputs):
         found.append(
-            "convolutions of float32 keep all bits, where PyTorch rounds to TF32: so does "
+            "convolutions of float32 keep all bits, where PyTorch rounds to TF32, as Genesis does after "
             'genesis.set_float32_precision("high")'
         )
     return found

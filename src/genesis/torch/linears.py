@@ -14,16 +14,11 @@ from torch import Tensor
 from genesis.precision import float32_precision
 from genesis.torch.bridge import call
 from genesis.torch.opaque import define, laid_out
+from genesis.torch.signatures import Context
 
 
-class _Context(Protocol):
-    """PyTorch's context."""
-
-    needs_input_grad: tuple[bool, ...]
+class _Context(Context, Protocol):
     saved_tensors: tuple[Tensor, ...]
-
-    def save_for_backward(self, *tensors: Tensor) -> None: ...
-    def set_materialize_grads(self, value: bool) -> None: ...
 
 
 class _Linear(torch.autograd.Function):

@@ -164,7 +164,7 @@ def test_where_they_are_not(simulated: Backend, monkeypatch: pytest.MonkeyPatch)
 def test_results_in_parts(layer: tuple[int, int, int], direction: str, gpu: Backend) -> None:
     problem = _problem(layer, direction, bias=direction != WEIGHT_GRAD)
     bench, bound = MATMUL.bench(problem), MATMUL.error_bound(problem)
-    families = operation._HOPPER, operation._IN_PARTS
+    families = operation._HOPPER, operation._IMPLICIT_GEMM
     for candidate in [each for family in families for each in list(family.trials(problem))[:4]]:
         built = build(candidate, problem, 1 << 30)
         assert built is not None

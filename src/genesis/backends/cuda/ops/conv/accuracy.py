@@ -16,11 +16,11 @@ def error_bound(problem: ConvProblem) -> float:
     an input's gradient may be added after that is rounded, as a pass does: of two parts as large as each other, one is
     then rounded twice.
     """
-    if problem.dtype is dtypes.float32 and problem.precision == "highest":
+    if problem.is_exact:
         return min(3e-7, chain_error(problem))
     if problem.dtype is dtypes.float64:
         return chain_bound(problem)
-    if problem.dtype is dtypes.float32:
+    if problem.is_rounded:
         return accuracy.LOWERED[problem.precision]
     return accuracy.rounding(problem.dtype, 1.5 if problem.residual and problem.direction == INPUT_GRAD else 1)
 

@@ -122,9 +122,8 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     if grouped_shapes.is_best_guess(problem):
         first = (_WGMMA, _GROUPED) if problem.direction == WEIGHT_GRAD else (_GROUPED,)
         return [*first, *(family for family in FAMILIES if family not in first)]
-    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
-    rounded = problem.dtype is dtypes.float32 and not exact
-    is_hoppers = problem.direction == WEIGHT_GRAD and (rounded or (problem.dtype.itemsize == 2 and not problem.is_flat))
+    exact, is_gathered = problem.is_exact, problem.dtype.itemsize == 2 and not problem.is_flat
+    is_hoppers = problem.direction == WEIGHT_GRAD and (problem.is_rounded or is_gathered)
     families = _WGMMA_BEFORE_LIBRARIES if is_hoppers else FAMILIES
     first_layer = (
         problem.dtype is dtypes.bfloat16

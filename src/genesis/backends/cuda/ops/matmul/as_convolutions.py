@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from genesis import dtypes
 from genesis.backends.cuda.engine.candidate import Candidate, Family, Launch
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
@@ -56,11 +55,6 @@ class AsProduct(Candidate[MatmulProblem]):
 
     def prepare(self, problem: MatmulProblem) -> Launch:
         return self._inner.prepare(self._conv)
-
-
-def keeps_all_bits(problem: MatmulProblem) -> bool:
-    """Do all bits of float32 count? Libraries have nothing on tensor cores for that."""
-    return problem.dtype is dtypes.float32 and problem.precision == "highest"
 
 
 def _products(conv: ConvProblem, candidates: Iterable[Candidate[ConvProblem]]) -> list[Candidate[MatmulProblem]]:

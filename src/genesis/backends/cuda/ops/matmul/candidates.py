@@ -121,4 +121,4 @@ def reference(problem: MatmulProblem) -> Candidate[MatmulProblem]:
 
 
 def _arithmetic(problem: MatmulProblem) -> str:
-    return TF32 if problem.dtype is dtypes.float32 and problem.precision != "highest" else FULL
+    return TF32 if problem.is_rounded else FULL

@@ -14,7 +14,7 @@ from genesis.backends.cuda.ops.conv.candidates.implicit_gemm.candidate import Im
 from genesis.backends.cuda.ops.conv.candidates.skinny_gemm.candidate import SkinnyGemmFamily
 from genesis.backends.cuda.ops.conv.candidates.wgmma.forward import WgmmaFamily
 from genesis.backends.cuda.ops.matmul import bench
-from genesis.backends.cuda.ops.matmul.as_convolutions import ConvolutionFamily, keeps_all_bits
+from genesis.backends.cuda.ops.matmul.as_convolutions import ConvolutionFamily
 from genesis.backends.cuda.ops.matmul.bench import MatmulBench
 from genesis.backends.cuda.ops.matmul.candidates import CublasltFamily, TiledFamily
 from genesis.backends.cuda.ops.matmul.problem import MatmulProblem
@@ -49,7 +49,7 @@ class Matmul(Operation[MatmulProblem]):
         Where all bits of float32 count, Hopper's kernels come before it: on an H200 they take a quarter to half of its
         time (benchmarks/results/bench_linear.md).
         """
-        return _EXACT if keeps_all_bits(problem) else _FAMILIES
+        return _EXACT if problem.is_exact else _FAMILIES
 
     def plan(self, problem: MatmulProblem) -> MatmulPlan:
         return MatmulPlan(self, problem)
@@ -68,7 +68,7 @@ class Matmul(Operation[MatmulProblem]):
         p = problem
         if not p.dtype.is_floating_point:
             return 0.0
-        if p.dtype is dtypes.float32 and p.precision != "highest":
+        if p.is_rounded:
             return accuracy.LOWERED[p.precision]
         if p.dtype.itemsize == 2:
             return accuracy.rounding(p.dtype) * (2 if p.num_results < _FEW else 1)
@@ -79,8 +79,8 @@ class Matmul(Operation[MatmulProblem]):
 
 _SKINNY = ConvolutionFamily(SkinnyGemmFamily(), guessed_from=1 << 15)
 _HOPPER = ConvolutionFamily(WgmmaFamily(), guessed_from=1 << 28, tried_from=1 << 24)
-_IN_PARTS = ConvolutionFamily(ImplicitGemmFamily(), guessed_from=1 << 28, tried_from=1 << 24)
+_IMPLICIT_GEMM = ConvolutionFamily(ImplicitGemmFamily(), guessed_from=1 << 28, tried_from=1 << 24)
 _FAMILIES: tuple[Family[MatmulProblem], ...] = (_SKINNY, CublasltFamily(), TiledFamily())
-_EXACT: tuple[Family[MatmulProblem], ...] = (_SKINNY, _HOPPER, CublasltFamily(), TiledFamily(), _IN_PARTS)
+_EXACT: tuple[Family[MatmulProblem], ...] = (_SKINNY, _HOPPER, CublasltFamily(), TiledFamily(), _IMPLICIT_GEMM)
 MATMUL = Matmul()
 stored.register(MATMUL)

@@ -60,10 +60,19 @@ class MatmulProblem:
         return elements * self.dtype.itemsize
 
     @property
+    def is_exact(self) -> bool:
+        """Do all bits of float32 count?"""
+        return self.dtype is dtypes.float32 and self.precision == "highest"
+
+    @property
+    def is_rounded(self) -> bool:
+        """May numbers of float32 be rounded before they are multiplied?"""
+        return self.dtype is dtypes.float32 and self.precision != "highest"
+
+    @property
     def flops_per_second(self) -> float:
         """Peak of a large GPU."""
-        exact = self.dtype is dtypes.float32 and self.precision == "highest"
-        return 3e13 if exact or self.dtype.itemsize > 4 else 4e14
+        return 3e13 if self.is_exact or self.dtype.itemsize > 4 else 4e14
 
     @property
     def key(self) -> str:

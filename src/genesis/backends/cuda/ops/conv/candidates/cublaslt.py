@@ -123,10 +123,9 @@ def _is_supported(problem: ConvProblem) -> bool:
     """Rows begin at multiples of 16 bytes: other ones are left to the library's old kernels, some of which round the
     sum before they add a bias or residual, and once more after it."""
     p = problem
-    rounded = p.dtype is dtypes.float32 and p.precision != "highest"
     shapes = (p.first_shape, p.second_shape, p.result_shape)
     return (
-        (rounded or p.dtype in (dtypes.float16, dtypes.bfloat16))
+        (p.is_rounded or p.dtype in (dtypes.float16, dtypes.bfloat16))
         and p.is_flat
         and p.groups == 1
         and p.alignment == 16

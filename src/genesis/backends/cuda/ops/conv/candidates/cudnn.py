@@ -54,7 +54,7 @@ class Cudnn(Candidate[ConvProblem]):
     def supports(self, problem: ConvProblem) -> bool:
         if problem.dtype.itemsize == 2 and _adds_up_in_result(self._plan):
             return False
-        return _is_supported(problem) and not (_is_plain(problem) and _INEXACT.match(self._plan))
+        return _is_supported(problem) and not (problem.is_exact and _INEXACT.match(self._plan))
 
     def workspace(self, problem: ConvProblem) -> int:
         graph, index = self._build(problem)
@@ -130,13 +130,8 @@ def _adds_up_in_result(plan: str) -> bool:
     return _SPLIT_K.search(plan) is not None
 
 
-def _is_plain(problem: ConvProblem) -> bool:
-    """Are all bits of float32 to count?"""
-    return problem.dtype is dtypes.float32 and problem.precision == "highest"
-
-
 def _full_precision(problem: ConvProblem) -> bool:
-    return problem.dtype is not dtypes.float32 or _is_plain(problem)
+    return not problem.is_rounded
 
 
 def _shows_rounded_sums(problem: ConvProblem) -> bool:
@@ -164,7 +159,7 @@ def _sums(problem: ConvProblem, checked: bool) -> Sums:
     forward of a first layer in float16 comes from one whose sums are, there, as accurate as any.
     """
     # Tensor cores round float32 operands, but lose nothing of 16-bit ones; Winograd's sums of operands are rounded too.
-    return Sums(_is_plain(problem), problem.deterministic, any_width=checked and _shows_rounded_sums(problem))
+    return Sums(problem.is_exact, problem.deterministic, any_width=checked and _shows_rounded_sums(problem))
 
 
 def _graph(problem: ConvProblem) -> Graph:

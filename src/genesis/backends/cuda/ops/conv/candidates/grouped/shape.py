@@ -91,13 +91,11 @@ def is_best_guess(problem: ConvProblem) -> bool:
     p, most = problem, max(channels(problem))
     if not supports(p):
         return False
-    exact = p.dtype is dtypes.float32 and p.precision == "highest"
-    rounded = p.dtype is dtypes.float32 and not exact
-    if exact or (p.direction == INPUT_GRAD and max(p.stride) > 1):
+    if p.is_exact or (p.direction == INPUT_GRAD and max(p.stride) > 1):
         return True
     if power_of_2(most) == most:
-        return most >= _OWN_GRADIENT and p.direction != WEIGHT_GRAD and not rounded
-    if rounded and p.direction == WEIGHT_GRAD and math.prod(p.weight_shape[2:]) > 1:
+        return most >= _OWN_GRADIENT and p.direction != WEIGHT_GRAD and not p.is_rounded
+    if p.is_rounded and p.direction == WEIGHT_GRAD and math.prod(p.weight_shape[2:]) > 1:
         return False
     return most >= _LEAST_BLOCK
 
@@ -113,8 +111,7 @@ def shapes(problem: ConvProblem) -> list[Shape]:
 
 def _precisions(problem: ConvProblem) -> list[str]:
     """Precisions to multiply in: of float32 rounded to 11 bits first, where that is allowed."""
-    rounded = problem.dtype is dtypes.float32 and problem.precision != "highest"
-    return ["tf32"] if rounded else [DOT_PRECISION[problem.dtype]]
+    return ["tf32"] if problem.is_rounded else [DOT_PRECISION[problem.dtype]]
 
 
 def _shapes(problem: ConvProblem, precision: str) -> Iterator[Shape]:

@@ -52,8 +52,7 @@ def supports_float32(problem: ConvProblem) -> bool:
     outputs, inputs, *taps = p.weight_shape
     return (
         p.groups == 1
-        and p.dtype is dtypes.float32
-        and p.precision == "highest"
+        and p.is_exact
         and min(outputs, inputs) <= _MOST_CHANNELS_OF_A_SIDE
         and math.prod(taps) <= _MOST_TAPS_FLOAT32
         and p.alignment >= 4

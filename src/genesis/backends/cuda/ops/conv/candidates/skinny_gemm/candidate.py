@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, PLAIN, Candidate, Family, Launch, admissible
 from genesis.backends.cuda.ops.conv.candidates import programs
@@ -88,7 +87,7 @@ driver.forget_on_switch(_promising.cache_clear)
 def _is_best_guess(problem: ConvProblem) -> bool:
     """Are the pixels and products so few that all other kernels are behind?"""
     is_weight_grad = problem.direction == WEIGHT_GRAD
-    if problem.dtype is dtypes.float32 and problem.precision == "highest":
+    if problem.is_exact:
         pixels, flops = _FEW_PIXELS_EXACT, _FEW_FLOPS_EXACT
     else:
         pixels, flops = _FEW_PIXELS, _FEW_FLOPS_WEIGHT_GRAD if is_weight_grad else _FEW_FLOPS

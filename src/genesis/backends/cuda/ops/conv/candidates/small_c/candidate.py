@@ -137,9 +137,8 @@ def _fold(problem: ConvProblem) -> int:
     terms = p.weight_shape[3] * rows * _channels(p)
     fits = terms <= _MOST_TERMS and terms % 8 == 0 and terms >= _LEAST_TERMS
     is_cut = p.direction == WEIGHT_GRAD or p.weight_shape[2] % rows == 0  # rows of zeros meet no result
-    exact = p.dtype is dtypes.float32 and p.precision == "highest"
     # Of windows a single row would be left: wgmma.py takes those for dense pixels.
-    return rows if p.dilation[0] == 1 and fits and (is_cut or not exact) and p.weight_shape[2] > rows else 1
+    return rows if p.dilation[0] == 1 and fits and (is_cut or not p.is_exact) and p.weight_shape[2] > rows else 1
 
 
 def _channels(problem: ConvProblem) -> int:

@@ -12,7 +12,6 @@ import dataclasses
 import math
 from typing import NamedTuple
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.driver import AddressLaunch
 from genesis.backends.cuda.engine.candidate import FULL, Candidate, Family, Launch, admissible
@@ -66,8 +65,7 @@ class SmallCDgrad(Candidate[ConvProblem]):
         p = problem
         return (
             p.direction == INPUT_GRAD
-            and p.dtype is dtypes.float32
-            and p.precision == "highest"
+            and p.is_exact
             and p.groups == 1
             and p.dilation == (1, 1)
             and p.input_shape[1] <= _MOST_CHANNELS

@@ -43,7 +43,7 @@ class SubPixelDgradFamily(Family[ConvProblem]):
 
     def variants(self, problem: ConvProblem) -> Iterator[Candidate[ConvProblem]]:
         # No guess takes cuDNN where all bits of float32 count: as in families.py.
-        exact = _is_exact(problem)
+        exact = problem.is_exact
         return _around(problem, lambda family, wide: () if exact and family is _CUDNN else family.variants(wide))
 
     def trials(self, problem: ConvProblem) -> Iterator[Candidate[ConvProblem]]:
@@ -166,11 +166,7 @@ def _is_supported(problem: ConvProblem) -> bool:
         return False
     sizes = zip(_windows(p), p.weight_shape[2:], p.stride, strict=True)
     is_full = all(window.size * stride == taps for window, taps, stride in sizes)
-    return is_full or not _is_exact(p)
-
-
-def _is_exact(problem: ConvProblem) -> bool:
-    return problem.dtype is dtypes.float32 and problem.precision == "highest"
+    return is_full or not p.is_exact
 
 
 def _padded(num_bytes: int) -> int:

@@ -7,7 +7,6 @@ import importlib.util
 from pathlib import Path
 from typing import NamedTuple
 
-from genesis import dtypes
 from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, TF32
 from genesis.backends.cuda.nvrtc import structure
@@ -39,7 +38,7 @@ def processors(problem: ConvProblem) -> int:
 
 def arithmetic(problem: ConvProblem) -> str:
     """Arithmetic of these kernels: below full precision they round to float16, which has as many bits as TF32."""
-    return TF32 if problem.dtype is dtypes.float32 and problem.precision != "highest" else FULL
+    return TF32 if problem.is_rounded else FULL
 
 
 def is_accurate(problem: ConvProblem, num_terms: int) -> bool:
@@ -48,8 +47,7 @@ def is_accurate(problem: ConvProblem, num_terms: int) -> bool:
     Three products of float16 parts leave out the last bit or two of each term; the roundings of float32 sums come to
     more than that from about 50 terms on.
     """
-    exact = problem.dtype is dtypes.float32 and problem.precision == "highest"
-    return num_terms >= _LEAST_TERMS or not exact
+    return num_terms >= _LEAST_TERMS or not problem.is_exact
 
 
 @functools.cache

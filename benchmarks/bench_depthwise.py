@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import datetime
 import json
 import math
@@ -88,6 +89,7 @@ SHAPES = (
 )
 _TINY = (Shape("tiny", (1, 4, 5, 6), 3, 2), Shape("tiny-m", (1, 2, 5, 6), 3, 1, 1, 2))
 DTYPES = {"bf16": dtypes.bfloat16, "fp32": dtypes.float32, "fp16": dtypes.float16, "tf32": dtypes.float32}
+TF32 = "tf32"
 _TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16, "tf32": torch.float32}
 DIRECTIONS = (FORWARD, INPUT_GRAD, WEIGHT_GRAD)
 
@@ -112,7 +114,8 @@ class Case(NamedTuple):
 
     @property
     def problem(self) -> ConvProblem:
-        return self.shape.problem(self.direction, DTYPES[self.dtype])
+        problem = self.shape.problem(self.direction, DTYPES[self.dtype])
+        return dataclasses.replace(problem, precision="high") if self.dtype == TF32 else problem
 
 
 def main() -> int:
@@ -142,7 +145,7 @@ def parser(description: str | None, shapes: Sequence[Layer], seconds: float) -> 
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--shapes", nargs="+", choices=[shape.name for shape in shapes], help="only these shapes")
     options.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
-    options.add_argument("--dtypes", nargs="+", choices=["bf16", "fp32", "fp16"], default=["bf16", "fp32"])
+    options.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["bf16", "fp32"])
     options.add_argument("--seconds", type=float, default=seconds, help="begin no case after that time")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--out", type=Path, default=RESULTS, help="folder for the results")
@@ -321,6 +324,8 @@ def measure(
     where the best has a smaller share of the copy's speed.
     """
     began, problem = time.monotonic(), case.problem
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = case.dtype == TF32
     sets = [Data(case, device, seed) for seed in range(max(1, min(_MOST_SETS, int(_ROTATED_BYTES // problem.bytes))))]
     with torch.backends.cudnn.flags(benchmark=False):  # a search would take longer than the one call
         expected = sets[0].torch(torch.float64)()

@@ -1,12 +1,13 @@
 """Convolutions in groups of 2 to 128 channels on a GPU: every candidate beside PyTorch's cuDNN and a copy, in one run.
 
     python benchmarks/bench_grouped.py                              all that 110 seconds suffice for
-    python benchmarks/bench_grouped.py --shapes resnext-28 --dtypes bf16 --variants 9
+    python benchmarks/bench_grouped.py --shapes resnext-28 --dtypes bf16 tf32 --variants 9
     python benchmarks/bench_grouped.py --dry-run                    no GPU: tiny shapes on the simulated device
 
-Layers of ResNeXt, RegNetY and ShuffleNet, forward and both gradients, bfloat16 and float32 at "highest". Kernels are
-compiled by all cores while others are measured. PyTorch takes the faster of both layouts. How times, errors and the
-guess are found, bench_depthwise.py says.
+Layers of ResNeXt, RegNet and ShuffleNet, and some that cuDNN has no kernels for, forward and both gradients, in
+bfloat16 and in float32 at "highest", or at "high" if asked for (tf32). Kernels are compiled by all cores while others
+are measured. PyTorch takes the faster of both layouts. How times, errors and the guess are found, bench_depthwise.py
+says.
 """
 
 from __future__ import annotations
@@ -71,6 +72,13 @@ SHAPES = (
     Shape("regnet-56-7", (32, 2016, 7, 7), 2016, 36),
     Shape("nfnet-14", (32, 384, 14, 14), 384, 6),
     Shape("nfnet-28", (32, 128, 28, 28), 128, 2),
+    Shape("regnetx-16-s2", (64, 64, 112, 112), 64, 4, 3, 2),
+    Shape("regnetx-16-28", (64, 128, 28, 28), 128, 8),
+    Shape("regnetx-16-7", (64, 672, 7, 7), 672, 42),
+    Shape("few-pixels-4", (16, 960, 7, 7), 960, 240),
+    Shape("two-channels", (64, 256, 28, 28), 256, 128, 3, 2),
+    Shape("five-taps-16", (64, 96, 56, 56), 96, 6, 5),
+    Shape("wide-96", (32, 480, 14, 14), 480, 5),
 )
 _TINY = (Shape("tiny", (1, 6, 5, 6), 4, 2, 3, 2), Shape("tiny-1x1", (1, 8, 4, 5), 8, 2, 1))
 

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import bench_depthwise
 import gpu_timing
 import torch
-from bench_depthwise import DIRECTIONS, DTYPES
+from bench_depthwise import DIRECTIONS, DTYPES, TF32
 from harness import RESULTS, Comparison
 from zoo_networks import Convolution, stored
 
@@ -52,7 +52,6 @@ from genesis.settings import override
 
 NAME = "bench_zoo_convs"
 GOALS = {"bf16": 1.25, "fp32": 2.5, "tf32": 1.0}  # geometric means
-_TF32 = "tf32"
 _LEAST = 0.97
 _AHEAD = 4  # candidates of each case of the next group
 _SEED = 20
@@ -84,7 +83,7 @@ class Case(NamedTuple):
     @property
     def problem(self) -> ConvProblem:
         c = self.convolution
-        pairs, precision = (c.stride, c.padding, c.dilation), "high" if self.dtype == _TF32 else "highest"
+        pairs, precision = (c.stride, c.padding, c.dilation), "high" if self.dtype == TF32 else "highest"
         return ConvProblem(  # type: ignore[misc]
             self.direction, c.input, c.weight, *pairs, c.groups, dtype=DTYPES[self.dtype], precision=precision
         )
@@ -241,8 +240,6 @@ def compared(case: Case, choice: Choice, num_rounds: int, device: str) -> dict[s
         "case": case.name, "dtype": case.dtype, "direction": case.direction, "count": c.count,
         "networks": list(c.networks[:3]),
     }  # fmt: skip
-    if device == "cuda":
-        torch.backends.cudnn.allow_tf32 = case.dtype == _TF32
     try:
         found = bench_depthwise.measure(case, list(candidates.values()), num_rounds, device, both_layouts=True)
     except Exception as error:  # a case's failure is a result

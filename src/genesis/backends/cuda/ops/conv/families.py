@@ -100,8 +100,7 @@ def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     Copies with zeros behind odd channels come before what would gather those, where the weight is large.
 
     The kernels for groups come after all others, but first where the others are far behind them. In the weight's
-    gradient, Hopper's come before them: with 56 channels a group, it takes a quarter of the time in float32, half in
-    bfloat16.
+    gradient, Hopper's come before them, unless most of their tiles, of 64 channels of one group, are empty.
     """
     if problem.statistics:
         appended = [PassFamily(_STATISTICS_PASS, family) for family in _with_passes(_STATISTICS_PASS.without(problem))]
@@ -119,11 +118,12 @@ def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
 
 def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     """All families, the libraries and the kernels for groups where _with_passes() says."""
-    if grouped_shapes.is_best_guess(problem):
-        first = (_WGMMA, _GROUPED) if problem.direction == WEIGHT_GRAD else (_GROUPED,)
-        return [*first, *(family for family in FAMILIES if family not in first)]
     exact, is_gathered = problem.is_exact, problem.dtype.itemsize == 2 and not problem.is_flat
-    is_hoppers = problem.direction == WEIGHT_GRAD and (problem.is_rounded or is_gathered)
+    is_hoppers = problem.direction == WEIGHT_GRAD and (problem.groups == 1 or exact or _fills_tiles(problem))
+    if grouped_shapes.is_best_guess(problem):
+        first = (_WGMMA, _GROUPED) if is_hoppers else (_GROUPED,)
+        return [*first, *(family for family in FAMILIES if family not in first)]
+    is_hoppers = is_hoppers and (problem.is_rounded or is_gathered or problem.groups > 1)
     families = _WGMMA_BEFORE_LIBRARIES if is_hoppers else FAMILIES
     first_layer = (
         problem.dtype is dtypes.bfloat16
@@ -136,6 +136,14 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     is_short = problem.dtype.itemsize == 2 and math.prod(problem.weight_shape[1:]) <= _ONE_STEP
     last = (*_LIBRARIES, *(_PADDED_LIBRARIES if exact or waits_for_the_host else ()))
     return sorted(families, key=lambda each: (each.prefix in last, is_short and each is _FIRST_LAYER))
+
+
+def _fills_tiles(problem: ConvProblem) -> bool:
+    """Do a group's channels fill enough of a tile of Hopper's weight gradient, which has 64 of them?
+
+    Of three taps in a row it loads the pixels once.
+    """
+    return min(grouped_shapes.channels(problem)) >= (24 if problem.weight_shape[3] <= 3 else 32)
 
 
 def _with_statistics() -> list[Family[ConvProblem]]:

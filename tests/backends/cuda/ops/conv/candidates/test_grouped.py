@@ -145,52 +145,82 @@ def test_where_it_is_a_candidate(simulated: Backend) -> None:
     assert not GroupedFamily().variants(problem_of(FORWARD, (2, (256, 256), *case[2:]), dtypes.float32))
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize(
-    ("groups", "channels", "dtype", "options", "expected"),
-    [
-        (8, (56, 56), dtypes.bfloat16, {}, DIRECTIONS),
-        (6, (24, 24), dtypes.float16, {}, DIRECTIONS),
-        (4, (24, 48), dtypes.bfloat16, {}, DIRECTIONS),
-        (6, (64, 64), dtypes.bfloat16, {}, (FORWARD, INPUT_GRAD)),
-        (32, (8, 8), dtypes.bfloat16, {}, ()),
-        (32, (6, 6), dtypes.bfloat16, {}, ()),
-        (2, (144, 144), dtypes.bfloat16, {}, ()),
-        (32, (8, 8), dtypes.float32, {}, DIRECTIONS),
-    ],
-)
+# What is the first family, with 3×3 taps unless it says otherwise: forward, input's gradient, weight's.
+GUESSES = [
+    # dtype, precision, (inputs, outputs) of a group, images × size, options of the geometry
+    (dtypes.bfloat16, "highest", (2, 2), (64, 28), {}, ("grouped", "grouped", "grouped")),
+    (dtypes.bfloat16, "highest", (4, 4), (64, 56), {}, ("", "grouped", "grouped")),
+    (dtypes.bfloat16, "highest", (8, 8), (64, 56), {}, ("", "grouped", "")),
+    (dtypes.bfloat16, "highest", (8, 8), (64, 56), {"taps": 5}, ("grouped", "grouped", "")),
+    (dtypes.bfloat16, "highest", (16, 16), (16, 14), {}, ("grouped", "grouped", "")),
+    (dtypes.bfloat16, "highest", (24, 24), (64, 28), {}, ("grouped", "grouped", "wgmma")),
+    (dtypes.bfloat16, "highest", (24, 24), (64, 28), {"taps": 5}, ("grouped", "grouped", "grouped")),
+    (dtypes.bfloat16, "highest", (24, 48), (64, 28), {}, ("grouped", "grouped", "wgmma")),
+    (dtypes.bfloat16, "highest", (56, 56), (64, 28), {}, ("grouped", "grouped", "wgmma")),
+    (dtypes.bfloat16, "highest", (64, 64), (64, 56), {}, ("grouped", "grouped", "wgmma")),
+    (dtypes.bfloat16, "highest", (144, 144), (64, 28), {}, ("", "", "wgmma")),
+    (dtypes.float32, "high", (2, 2), (64, 56), {}, ("grouped", "grouped", "grouped")),
+    (dtypes.float32, "high", (4, 4), (16, 7), {}, ("grouped", "grouped", "grouped")),
+    (dtypes.float32, "high", (16, 16), (64, 56), {}, ("", "", "grouped")),
+    (dtypes.float32, "high", (16, 16), (64, 56), {"stride": 2}, ("", "grouped", "grouped")),
+    (dtypes.float32, "high", (16, 16), (64, 56), {"taps": 5}, ("grouped", "grouped", "grouped")),
+    (dtypes.float32, "high", (32, 32), (16, 14), {}, ("grouped", "grouped", "wgmma")),
+    (dtypes.float32, "high", (56, 56), (64, 56), {}, ("grouped", "grouped", "wgmma")),
+    (dtypes.float32, "high", (64, 64), (16, 14), {}, ("", "", "wgmma")),
+    (dtypes.float32, "highest", (8, 8), (64, 28), {}, ("grouped", "grouped", "grouped")),
+    (dtypes.float32, "highest", (16, 16), (64, 28), {}, ("grouped", "grouped", "wgmma")),
+    (dtypes.float32, "highest", (64, 64), (64, 28), {}, ("grouped", "grouped", "wgmma")),
+]
+
+
+@pytest.mark.parametrize(("dtype", "precision", "channels", "sizes", "options", "expected"), GUESSES)
 def test_where_it_is_the_guess(
-    simulated: Backend, direction: str, groups: int, channels: tuple[int, int], dtype: dtypes.DType,
-    options: dict[str, Any], expected: tuple[str, ...],
+    simulated: Backend, dtype: dtypes.DType, precision: str, channels: tuple[int, int], sizes: tuple[int, int],
+    options: dict[str, int], expected: tuple[str, str, str],
 ) -> None:  # fmt: skip
-    case = (groups, channels, 8, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1))
-    problem = problem_of(direction, case, dtype, **options)
-    assert (next(iter(CONV.candidates(problem))).family == "grouped") == (direction in expected)
-    first = families.in_order(problem)[0].prefix
-    assert (first in ("grouped", "wgmma")) == (direction in expected)
-    assert (first == "wgmma") == (direction in expected and direction == WEIGHT_GRAD)
+    """On Hopper. "": cuDNN's."""
+    (images, size), taps, stride = sizes, options.get("taps", 3), options.get("stride", 1)
+    case = (16, channels, images, (size, size), (taps, taps), (stride, stride), (taps // 2, taps // 2), (1, 1))
+    for direction, family in zip((FORWARD, INPUT_GRAD, WEIGHT_GRAD), expected, strict=True):
+        problem = problem_of(direction, case, dtype, precision=precision)
+        takes_groups = {"grouped", "cudnn"}
+        if direction == WEIGHT_GRAD and min(channels) >= 16:
+            takes_groups.add("wgmma")
+        first = next(each.prefix for each in families.in_order(problem) if each.prefix in takes_groups)
+        assert first == (family or "cudnn"), direction
+        if family == "grouped":
+            assert next(iter(CONV.candidates(problem))).family == family
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
-    ("channels", "taps", "stride", "dtype", "expected"),
+    ("dtype", "precision", "channels", "direction", "taps", "expected"),
     [
-        ((8, 8), 3, 2, dtypes.bfloat16, (INPUT_GRAD,)),
-        ((16, 16), 3, 2, dtypes.float32, (INPUT_GRAD,)),
-        ((64, 64), 3, 1, dtypes.float32, ()),
-        ((56, 56), 3, 1, dtypes.float32, (FORWARD, INPUT_GRAD)),
-        ((80, 20), 1, 1, dtypes.float32, DIRECTIONS),
+        (dtypes.float32, "high", 16, WEIGHT_GRAD, 3, "32x32x128 pack 2"),
+        (dtypes.float32, "highest", 16, WEIGHT_GRAD, 3, "16x64x64 pack 1"),
+        (dtypes.float32, "highest", 4, WEIGHT_GRAD, 1, "64x64x64 pack 16"),
+        (dtypes.bfloat16, "highest", 16, WEIGHT_GRAD, 3, "64x64x64 pack 4"),
+        (dtypes.float32, "high", 16, FORWARD, 3, "128x16x16 pack 1 w4 s3"),
+        (dtypes.float32, "high", 12, FORWARD, 3, "128x32x32 pack 2 w4 s1"),
+        (dtypes.float32, "high", 32, FORWARD, 3, "128x32x32 pack 1 w4 s3"),
+        (dtypes.float32, "high", 32, INPUT_GRAD, 3, "128x32x32 pack 1 w4 s1"),
+        (dtypes.float32, "high", 96, FORWARD, 3, "128x128x128 pack 1 w8 s1"),
+        (dtypes.float32, "highest", 16, FORWARD, 3, "128x16x16 pack 1 w4 s3"),
+        (dtypes.float32, "highest", 32, FORWARD, 3, "128x32x32 pack 1 w8 s3"),
+        (dtypes.float32, "highest", 64, INPUT_GRAD, 3, "128x64x64 pack 1 w8 s1"),
+        (dtypes.bfloat16, "highest", 16, FORWARD, 3, "128x32x32 pack 2 w4 s3"),
+        (dtypes.bfloat16, "highest", 12, FORWARD, 3, "128x16x16 pack 1 w4 s3"),
+        (dtypes.bfloat16, "highest", 24, FORWARD, 3, "128x32x32 pack 1 w4 s1"),
+        (dtypes.bfloat16, "highest", 56, INPUT_GRAD, 3, "128x64x64 pack 1 w4 s3"),
+        (dtypes.bfloat16, "highest", 112, INPUT_GRAD, 3, "64x128x128 pack 1 w4 s3"),
     ],
 )
-def test_where_it_is_the_guess_with_strides_and_rounded_numbers(
-    simulated: Backend, direction: str, channels: tuple[int, int], taps: int, stride: int, dtype: dtypes.DType,
-    expected: tuple[str, ...],
-) -> None:  # fmt: skip
-    case = (4, channels, 64, (56, 56), (taps, taps), (stride, stride), (taps // 2, taps // 2), (1, 1))
-    problem = problem_of(direction, case, dtype, precision="high")
-    order = [family.prefix for family in families.in_order(problem)]
-    assert (order.index("grouped") < order.index("cudnn")) == (direction in expected)
-    assert (order.index("wgmma") < order.index("cudnn")) == (direction == WEIGHT_GRAD)  # that it computes, it is first
+def test_the_most_promising_shape(
+    simulated: Backend, dtype: dtypes.DType, precision: str, channels: int, direction: str, taps: int, expected: str
+) -> None:
+    padding = taps // 2
+    case = (64, (channels, channels), 16, (14, 14), (taps, taps), (1, 1), (padding, padding), (1, 1))
+    first = GroupedFamily().variants(problem_of(direction, case, dtype, precision=precision))[0]
+    assert first.name.startswith(f"grouped/{expected}")
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

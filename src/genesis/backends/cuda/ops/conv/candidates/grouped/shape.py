@@ -11,11 +11,14 @@ from genesis.backends.cuda import driver
 from genesis.backends.cuda.engine.candidate import FULL, TF32
 from genesis.backends.cuda.launch.tiles import DOT_PRECISION, power_of_2
 from genesis.backends.cuda.ops.conv.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvProblem
+from genesis.shapes import numel
 
 MULTIPLY_ADDS = "multiply-adds"
 _LEAST_BLOCK = 16  # of a tensor core
 _MOST_CHANNELS = 128  # of a group
 _OWN_GRADIENT = 64  # channels of a group for which libraries have a kernel in the weight's gradient only
+_MANY_PIXELS = 1 << 13  # for which cuDNN's heuristics find its kernels for groups
+_WHOLE_TILE = 32  # channels that fill a tile
 _MOST_MULTIPLIED = 8  # channels of a group's input for which multiply-adds may win
 _MOST_RESULTS = 128 * 128  # of a tile: as many sums as the registers hold
 _WEIGHT_GRAD_COLUMNS = 256
@@ -26,12 +29,15 @@ _GATHER = (
     (32, 128, 4, 3), (32, 128, 4, 1), (16, 128, 4, 3), (64, 128, 4, 2), (32, 64, 4, 3), (64, 128, 8, 1),
     (16, 256, 4, 1), (32, 256, 8, 2), (64, 64, 4, 3),
 )  # fmt: skip
+_AHEAD, _NOT_AHEAD, _NARROW = _GATHER[:3]  # loads run ahead, or not
+_SHORT, _WIDE = _GATHER[4:6]
 _MULTIPLIED = ((32, 64, 4, 1), (64, 32, 4, 1), (16, 64, 4, 1))
 # (channels side by side, columns, pixels of a step, warps, stages)
 _WEIGHT_GRAD = (
     (64, 64, 64, 4, 3), (32, 32, 128, 4, 3), (16, 64, 64, 4, 3), (32, 128, 64, 4, 2), (32, 256, 32, 8, 2),
     (16, 256, 64, 8, 2), (64, 256, 32, 8, 2), (32, 128, 64, 4, 1),
 )  # fmt: skip
+_WIDE_WEIGHT_GRAD, _LONG_WEIGHT_GRAD, _NARROW_WEIGHT_GRAD = _WEIGHT_GRAD[:3]
 
 
 class Shape(NamedTuple):
@@ -82,22 +88,23 @@ def supports(problem: ConvProblem) -> bool:
 def is_best_guess(problem: ConvProblem) -> bool:
     """Are these kernels to be taken where nothing has been measured?
 
-    On an H200, of the layers of bench_grouped.py: where all bits of float32 count, plain implicit GEMM takes 4 to 8
-    times as long. cuDNN 9.19 has kernels of its own for groups of 4, 8, 16 and 32 channels (in 16 bits for the weight's
-    gradient of 64, in TF32 for all of 64), but with strides their input gradients take up to twice as long as these;
-    groups of others, such as RegNet's 56, it copies one by one, and takes 2 to 5 times as long. In TF32 the weight's
-    gradient here is no faster than that, but with one tap.
+    cuDNN 9.19 has kernels of its own for 3×3 taps and groups of 4, 8, 16 and 32 channels (in TF32, and in 16 bits for
+    the weight's gradient, of 64). Where there are few pixels its heuristics name others first, which take a group at a
+    time (bench_grouped.json: up to 37 times as slow as these, in a CUDA graph). For groups of 2 channels, or of
+    RegNet's 24 and 56, and where all bits of float32 count, it has none.
     """
     p, most = problem, max(channels(problem))
     if not supports(p):
         return False
-    if p.is_exact or (p.direction == INPUT_GRAD and max(p.stride) > 1):
+    is_known = power_of_2(most) == most > 2  # to cuDNN
+    if p.is_exact or not is_known or (p.direction == INPUT_GRAD and max(p.stride) > 1):
         return True
-    if power_of_2(most) == most:
-        return most >= _OWN_GRADIENT and p.direction != WEIGHT_GRAD and not p.is_rounded
-    if p.is_rounded and p.direction == WEIGHT_GRAD and math.prod(p.weight_shape[2:]) > 1:
-        return False
-    return most >= _LEAST_BLOCK
+    if p.direction == WEIGHT_GRAD:
+        return most <= 4 if p.dtype.itemsize == 2 else most < _OWN_GRADIENT
+    if p.dtype.itemsize == 2 and (p.direction == INPUT_GRAD or most >= _OWN_GRADIENT):
+        return True
+    has_many_pixels = numel(p.result_shape) // p.result_shape[1] >= _MANY_PIXELS
+    return most < _OWN_GRADIENT and not (has_many_pixels and p.weight_shape[2:] == (3, 3))
 
 
 def shapes(problem: ConvProblem) -> list[Shape]:
@@ -116,14 +123,42 @@ def _precisions(problem: ConvProblem) -> list[str]:
 
 def _shapes(problem: ConvProblem, precision: str) -> Iterator[Shape]:
     if problem.direction == WEIGHT_GRAD:
-        for target, columns, pixels, warps, stages in _WEIGHT_GRAD:
+        for target, columns, pixels, warps, stages in (_first_weight_grad(problem), *_WEIGHT_GRAD):
             yield _weight_grad_shape(problem, precision, target, columns, pixels, warps, stages)
         return
-    choice = [(precision, sizes) for sizes in _GATHER]
+    choice = [(precision, sizes) for sizes in (_first_gather(problem), *_GATHER)]
     if precision == DOT_PRECISION[dtypes.float32] and channels(problem)[0] <= _MOST_MULTIPLIED:
         choice[1:1] = [(MULTIPLY_ADDS, sizes) for sizes in _MULTIPLIED]
     for each, sizes in choice:
         yield _gather_shape(problem, each, *sizes)
+
+
+def _first_gather(problem: ConvProblem) -> tuple[int, int, int, int]:
+    """The most promising: groups side by side are products with zeros, which cost more in float32; loads of odd numbers
+    of channels gain little by running ahead, and fill the registers."""
+    p, most = problem, max(channels(problem))
+    is_odd = power_of_2(most) != most
+    if p.is_rounded:
+        if most > _OWN_GRADIENT:
+            return _WIDE
+        if most <= _LEAST_BLOCK:
+            return _NOT_AHEAD if is_odd else _NARROW
+        return _NOT_AHEAD if p.direction == INPUT_GRAD else _AHEAD
+    if most <= _LEAST_BLOCK and (is_odd or p.is_exact):
+        return _NARROW
+    if p.is_exact:
+        return _NOT_AHEAD if is_odd or most >= _OWN_GRADIENT else _AHEAD
+    if is_odd and not _WHOLE_TILE < most <= _OWN_GRADIENT:
+        return _SHORT if most > _OWN_GRADIENT else _NOT_AHEAD
+    return _AHEAD
+
+
+def _first_weight_grad(problem: ConvProblem) -> tuple[int, int, int, int, int]:
+    if problem.is_rounded:
+        return _LONG_WEIGHT_GRAD
+    has_taps = math.prod(problem.weight_shape[2:]) > 1
+    is_narrow = problem.is_exact and has_taps and max(channels(problem)) <= _LEAST_BLOCK
+    return _NARROW_WEIGHT_GRAD if is_narrow else _WIDE_WEIGHT_GRAD
 
 
 def _gather_shape(problem: ConvProblem, precision: str, target: int, pixels: int, warps: int, stages: int) -> Shape:

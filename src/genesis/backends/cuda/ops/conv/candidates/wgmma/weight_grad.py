@@ -23,7 +23,7 @@ _SOURCE = Path(__file__).with_suffix(".cu")
 _TERMS = 64  # BK
 _REACH = 8  # pixels at most between the first and the last tap of a window
 _CHANNELS_APART = {dtypes.float32: 4, dtypes.float16: 8, dtypes.bfloat16: 8}  # 16 bytes, as the copy engine wants
-_LEAST_CHANNELS, _LEAST_OF_A_GROUP = 16, 32  # with fewer, most of a tile is empty
+_LEAST_CHANNELS = 16  # of a group; with fewer, most of a tile is empty
 _LEAST_STEPS, _MOST_STEPS = 6, 128  # of a split: each ends with an addition in float32
 # Of a split of 16-bit types, which is one chain of tensor cores' sums: they cut off, and drift in one direction. On an
 # H200, 3136 steps were 2.3e-4 off; rounded to float16, which alone comes to 2.1e-4, 1.3e-4 may be.
@@ -210,7 +210,7 @@ def _is_supported(problem: ConvProblem) -> bool:
         and p.alignment == 16
         and p.weight_shape[0] % _CHANNELS_APART[p.dtype] == 0
         and inputs % _CHANNELS_APART[p.dtype] == 0
-        and min(outputs, inputs) >= (_LEAST_CHANNELS if p.groups == 1 else _LEAST_OF_A_GROUP)
+        and min(outputs, inputs) >= _LEAST_CHANNELS
         and p.num_terms > 0
         and hopper.is_accurate(p, p.num_terms)
         and max(p.num_terms, numel(p.input_shape) // p.input_shape[1]) < 2**30

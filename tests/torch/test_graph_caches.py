@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -345,3 +346,24 @@ def test_tritons_files_are_hashed_once() -> None:
     hits = compat.triton_key.cache_info().hits
     compat.triton_key()
     assert compat.triton_key.cache_info().hits == hits + 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_processor_is_asked_once(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread, beside which Dynamo traces; what it fails at, Inductor asks again, and reports."""
+    cpu_vec_isa = pytest.importorskip("torch._inductor.cpu_vec_isa")
+    calls = []
+
+    def valid_vec_isa_list() -> list[object]:
+        calls.append(threading.current_thread())
+        if fails:
+            raise RuntimeError("no compiler")
+        return []
+
+    monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", valid_vec_isa_list)
+    monkeypatch.setattr(capturing, "_probe", None)
+    thread = capturing.probe_processor()
+    assert thread is capturing.probe_processor()
+    assert thread is not None
+    thread.join(60)
+    assert calls == [thread]

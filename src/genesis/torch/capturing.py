@@ -6,8 +6,10 @@ captured_graphs.py. Another process finds what was compiled in PyTorch's caches;
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import importlib
 import logging
 import re
 import sys
@@ -112,6 +114,8 @@ class Backend:
         compilation = Compilation(recording, waiting, steps, calls, unused, self.tuning)
         inner = functools.partial(compile_inner, compilation)
         recording.cached = True  # unless Inductor is asked
+        if _probe is not None:
+            _probe.join()  # asking twice would take longer
         with keeping(graph, inputs, patches), compiling(compilation), foretold(self.tuning):
             compiled: Function = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
         if self.tuning is not None:
@@ -204,14 +208,44 @@ def _rename(fusion: Fusion, names: dict[str, str]) -> None:
 
 def start_compilers(captures: bool) -> None:
     """Begin what takes seconds and other cores: Inductor's processes, before which it compiles in this one, and its key
-    of Triton; for graphs that are captured, the module in C++, too."""
-    if torch.cuda.is_initialized():
-        from torch._inductor.async_compile import maybe_warm_pool
+    of Triton; for graphs that are captured, the module in C++, too. On a CPU: what its processor can do."""
+    if not torch.cuda.is_initialized():
+        probe_processor()
+        return
+    from torch._inductor.async_compile import maybe_warm_pool
 
-        hash_triton()
-        maybe_warm_pool()
-        if captures:
-            native_steps.prepare()
+    hash_triton()
+    maybe_warm_pool()
+    if captures:
+        native_steps.prepare()
+
+
+def probe_processor() -> threading.Thread | None:
+    """Begin to ask which instruction sets Inductor's code may use, which PyTorch keeps.
+
+    For each it starts a process that loads a library: about a second in every process that compiles for a CPU. A thread
+    waits for them; hash_triton() says why modules are imported here.
+    """
+    global _probe
+    try:
+        from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+        for name in ("torch._inductor.codecache", "torch.utils._filelock"):  # which it imports when it is called
+            importlib.import_module(name)
+    except ImportError:  # a PyTorch that has it elsewhere
+        return None
+    if _probe is None:
+
+        def probe() -> None:
+            with contextlib.suppress(Exception):  # without a C++ compiler, for one: who needs the answer asks again
+                valid_vec_isa_list()
+
+        _probe = threading.Thread(target=probe, name="genesis warm-up", daemon=True)
+        _probe.start()
+    return _probe
+
+
+_probe: threading.Thread | None = None  # of this process
 
 
 def hash_triton() -> threading.Thread | None:

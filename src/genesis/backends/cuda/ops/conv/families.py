@@ -38,6 +38,7 @@ from genesis.backends.cuda.ops.conv.candidates.with_residual_pass import Residua
 from genesis.backends.cuda.ops.conv.candidates.with_statistics_pass import StatisticsPass
 from genesis.backends.cuda.ops.conv.problem import FORWARD, WEIGHT_GRAD, ConvProblem
 
+_LEAST_INSIDE = 0.76  # of the rows that taps meet: the others are padding
 _ONE_STEP = 32  # terms that a tensor core's product of 16-bit types takes at a time
 _LIBRARIES = (CublasltFamily.prefix, CudnnFamily.prefix)
 _STATISTICS_PASS, _RESIDUAL_PASS, _EPILOGUE_PASS = StatisticsPass(), ResidualPass(), EpiloguePass()
@@ -86,7 +87,8 @@ def _with_passes(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
     cuBLASLt comes before all that compute the same: of the products in benchmarks/results/bench_conv.md, in 16 bits
     and rounded float32, a library wins all but one. Weight gradients in 16 bits that are no plain products, of several
     taps or with a stride, are Hopper's kernels' first: most of cuDNN's first plans are behind them; and in rounded
-    float32 all of them, as libraries' first plans are level with them at best.
+    float32 all of them, as libraries' first plans are level with them at best. So is, in 16 bits, what is dilated so
+    far that many rows of taps meet padding, which Hopper's kernels leave out.
 
     The libraries come last
     - where all bits of float32 count. They have nothing on tensor cores for that, and their sums are chains of
@@ -124,7 +126,7 @@ def _in_order(problem: ConvProblem) -> Sequence[Family[ConvProblem]]:
         first = (_WGMMA, _GROUPED) if is_hoppers else (_GROUPED,)
         return [*first, *(family for family in FAMILIES if family not in first)]
     is_hoppers = is_hoppers and (problem.is_rounded or is_gathered or problem.groups > 1)
-    families = _WGMMA_BEFORE_LIBRARIES if is_hoppers else FAMILIES
+    families = _WGMMA_BEFORE_LIBRARIES if is_hoppers or _meets_padding(problem) else FAMILIES
     first_layer = (
         problem.dtype is dtypes.bfloat16
         and problem.direction == FORWARD
@@ -144,6 +146,20 @@ def _fills_tiles(problem: ConvProblem) -> bool:
     Of three taps in a row it loads the pixels once.
     """
     return min(grouped_shapes.channels(problem)) >= (24 if problem.weight_shape[3] <= 3 else 32)
+
+
+def _meets_padding(problem: ConvProblem) -> bool:
+    """Do rows of taps lie in padding so often that a kernel which leaves them out is ahead of a library's?
+
+    As in DeepLabV3's head: with a dilation of 24 for 64 rows, a quarter of all products.
+    """
+    p = problem
+    if p.direction == WEIGHT_GRAD or p.dtype.itemsize != 2 or p.groups > 1 or p.dilation[0] == 1:
+        return False
+    rows, taps = p.input_shape[2], p.weight_shape[2]
+    starts = [i * p.stride[0] - p.padding[0] for i in range(p.output_shape[2])]
+    inside = sum(0 <= start + tap * p.dilation[0] < rows for start in starts for tap in range(taps))
+    return inside <= _LEAST_INSIDE * len(starts) * taps
 
 
 def _with_statistics() -> list[Family[ConvProblem]]:

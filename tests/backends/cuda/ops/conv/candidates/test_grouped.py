@@ -11,7 +11,7 @@ import pytest
 from genesis import dtypes
 from genesis.backends.backend import Backend
 from genesis.backends.cuda.engine.bench import Built
-from genesis.backends.cuda.ops.conv import accuracy, families
+from genesis.backends.cuda.ops.conv import accuracy
 from genesis.backends.cuda.ops.conv.bench import ConvBench
 from genesis.backends.cuda.ops.conv.candidates.grouped import candidate as module
 from genesis.backends.cuda.ops.conv.candidates.grouped import shape as shapes
@@ -143,53 +143,6 @@ def test_where_it_is_a_candidate(simulated: Backend) -> None:
     assert not GroupedFamily().variants(problem_of(FORWARD, (1, *case[1:]), dtypes.float32))
     assert not GroupedFamily().variants(problem_of(FORWARD, (8, (1, 1), *case[2:]), dtypes.float32))
     assert not GroupedFamily().variants(problem_of(FORWARD, (2, (256, 256), *case[2:]), dtypes.float32))
-
-
-# What is the first family, with 3×3 taps unless it says otherwise: forward, input's gradient, weight's.
-GUESSES = [
-    # dtype, precision, (inputs, outputs) of a group, images × size, options of the geometry
-    (dtypes.bfloat16, "highest", (2, 2), (64, 28), {}, ("grouped", "grouped", "grouped")),
-    (dtypes.bfloat16, "highest", (4, 4), (64, 56), {}, ("", "grouped", "grouped")),
-    (dtypes.bfloat16, "highest", (8, 8), (64, 56), {}, ("", "grouped", "")),
-    (dtypes.bfloat16, "highest", (8, 8), (64, 56), {"taps": 5}, ("grouped", "grouped", "")),
-    (dtypes.bfloat16, "highest", (16, 16), (16, 14), {}, ("grouped", "grouped", "")),
-    (dtypes.bfloat16, "highest", (24, 24), (64, 28), {}, ("grouped", "grouped", "wgmma")),
-    (dtypes.bfloat16, "highest", (24, 24), (64, 28), {"taps": 5}, ("grouped", "grouped", "grouped")),
-    (dtypes.bfloat16, "highest", (24, 48), (64, 28), {}, ("grouped", "grouped", "wgmma")),
-    (dtypes.bfloat16, "highest", (56, 56), (64, 28), {}, ("grouped", "grouped", "wgmma")),
-    (dtypes.bfloat16, "highest", (64, 64), (64, 56), {}, ("grouped", "grouped", "wgmma")),
-    (dtypes.bfloat16, "highest", (144, 144), (64, 28), {}, ("", "", "wgmma")),
-    (dtypes.float32, "high", (2, 2), (64, 56), {}, ("grouped", "grouped", "grouped")),
-    (dtypes.float32, "high", (4, 4), (16, 7), {}, ("grouped", "grouped", "grouped")),
-    (dtypes.float32, "high", (16, 16), (64, 56), {}, ("", "", "grouped")),
-    (dtypes.float32, "high", (16, 16), (64, 56), {"stride": 2}, ("", "grouped", "grouped")),
-    (dtypes.float32, "high", (16, 16), (64, 56), {"taps": 5}, ("grouped", "grouped", "grouped")),
-    (dtypes.float32, "high", (32, 32), (16, 14), {}, ("grouped", "grouped", "wgmma")),
-    (dtypes.float32, "high", (56, 56), (64, 56), {}, ("grouped", "grouped", "wgmma")),
-    (dtypes.float32, "high", (64, 64), (16, 14), {}, ("", "", "wgmma")),
-    (dtypes.float32, "highest", (8, 8), (64, 28), {}, ("grouped", "grouped", "grouped")),
-    (dtypes.float32, "highest", (16, 16), (64, 28), {}, ("grouped", "grouped", "wgmma")),
-    (dtypes.float32, "highest", (64, 64), (64, 28), {}, ("grouped", "grouped", "wgmma")),
-]
-
-
-@pytest.mark.parametrize(("dtype", "precision", "channels", "sizes", "options", "expected"), GUESSES)
-def test_where_it_is_the_guess(
-    simulated: Backend, dtype: dtypes.DType, precision: str, channels: tuple[int, int], sizes: tuple[int, int],
-    options: dict[str, int], expected: tuple[str, str, str],
-) -> None:  # fmt: skip
-    """On Hopper. "": cuDNN's."""
-    (images, size), taps, stride = sizes, options.get("taps", 3), options.get("stride", 1)
-    case = (16, channels, images, (size, size), (taps, taps), (stride, stride), (taps // 2, taps // 2), (1, 1))
-    for direction, family in zip((FORWARD, INPUT_GRAD, WEIGHT_GRAD), expected, strict=True):
-        problem = problem_of(direction, case, dtype, precision=precision)
-        takes_groups = {"grouped", "cudnn"}
-        if direction == WEIGHT_GRAD and min(channels) >= 16:
-            takes_groups.add("wgmma")
-        first = next(each.prefix for each in families.in_order(problem) if each.prefix in takes_groups)
-        assert first == (family or "cudnn"), direction
-        if family == "grouped":
-            assert next(iter(CONV.candidates(problem))).family == family
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx
+from torch._inductor import compile_fx, decomposition
 from torch.library import Library, opcheck
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import genesis.torch
 from genesis.settings import override
-from genesis.torch import averaging, bridge, graph_pools
+from genesis.torch import averaging, bridge, capturing, graph_pools
 from genesis.torch.graph_mends import mend
 from tests.torch.image_ops import LAYOUTS, OPS, in_order, sample
 
@@ -354,6 +356,30 @@ def test_gradients_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     found = torch.autograd.grad(ys, xs, grads)
     for name, y, grad in zip(samples, ys, found, strict=True):
         assert max(samples[name].errors(y, grad)) < 1e-5, name
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
+@pytest.mark.usefixtures("without_vectors")
+def test_gradients_of_a_max_pooling_are_gathered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PyTorch 2.13 scatters them, which gave zeros to the layers before where one weight had three gradients."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    scattered = torch.ops.aten.max_pool2d_with_indices_backward.default
+    usual, filtered, tables = decomposition.select_decomp_table(), capturing.decompositions, []
+    assert pickle.loads(pickle.dumps(filtered)) is filtered  # so that Inductor's cache keeps what it compiles with it
+
+    def decompositions() -> dict[object, Any]:
+        tables.append(table := filtered())
+        return table
+
+    monkeypatch.setattr(capturing, "decompositions", decompositions)
+    x = torch.randn(2, 3, 6, 5, requires_grad=True)
+    y = genesis.torch.compile(lambda x: F.max_pool2d(x, 3, 1, 1))(x)
+    assert compile_fx.select_decomp_table is decomposition.select_decomp_table
+    (found,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    (expected,) = torch.autograd.grad(F.max_pool2d(x, 3, 1, 1), x, torch.ones_like(y))
+    torch.testing.assert_close(found, expected)
+    assert bool(tables) == (scattered in usual)
+    assert all(usual.keys() - table.keys() == {scattered} for table in tables)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, fx
@@ -116,7 +116,7 @@ class Backend:
         recording.cached = True  # unless Inductor is asked
         if _probe is not None:
             _probe.join()  # asking twice would take longer
-        with keeping(graph, inputs, patches), compiling(compilation), foretold(self.tuning):
+        with keeping(graph, inputs, patches), compiling(compilation), foretold(self.tuning), _without_scatters():
             compiled: Function = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
         if self.tuning is not None:
             self.tuning.finish(is_last=not recording.break_reason)
@@ -159,6 +159,36 @@ class Waiting:
 
 
 # --- compiling ---
+def decompositions() -> dict[object, Function]:
+    """Those of Inductor, without that of a max pooling's gradient into a scatter, which PyTorch 2.13 has.
+
+    On a CPU, Inductor may read the sums before they are scattered, and gradients become zeros; on CUDA they would be
+    added in any order. Without it each pixel gathers its gradients, as in earlier versions.
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    return {op: decomposition for op, decomposition in select_decomp_table().items() if op is not _SCATTERED}
+
+
+_SCATTERED = torch.ops.aten.max_pool2d_with_indices_backward.default
+
+
+@contextlib.contextmanager
+def _without_scatters() -> Iterator[None]:
+    """Have Inductor take decompositions() by their name, by which its cache knows them: of a table nothing is kept."""
+    from torch._inductor import compile_fx
+
+    before = compile_fx.select_decomp_table
+    if _SCATTERED not in before():
+        yield
+        return
+    compile_fx.select_decomp_table = decompositions
+    try:
+        yield
+    finally:
+        compile_fx.select_decomp_table = before
+
+
 def available(compiler: str, device_types: frozenset[str]) -> str:
     """The compiler, or "aot_eager" where Inductor would find no C++ compiler."""
     if compiler == "inductor" and "cuda" not in device_types and not _has_cpp_compiler():

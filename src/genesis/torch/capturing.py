@@ -160,7 +160,7 @@ class Waiting:
 
 # --- compiling ---
 def decompositions() -> dict[object, Function]:
-    """Those of Inductor, without that of a max pooling's gradient into a scatter, which PyTorch 2.13 has.
+    """Inductor's table, without the decomposition of a max pooling's gradient into a scatter, which PyTorch 2.13 has.
 
     On a CPU, Inductor may read the sums before they are scattered, and gradients become zeros; on CUDA they would be
     added in any order. Without it each pixel gathers its gradients, as in earlier versions.

@@ -103,7 +103,8 @@ class Backend:
         from genesis.torch.captured_graphs import Compilation, compile_inner, compiling, foretold
 
         patches = dict(_MODES[self.mode] if self.mode in _MODES else list_mode_options(self.mode))
-        if "cuda" not in _device_types(graph, inputs):
+        on_cpu = "cuda" not in _device_types(graph, inputs)
+        if on_cpu:
             patches.pop("triton.cudagraphs", None)
         patches = {**patches, **self.options, **key(self.options)}
         tell_inductor()
@@ -116,7 +117,8 @@ class Backend:
         recording.cached = True  # unless Inductor is asked
         if _probe is not None:
             _probe.join()  # asking twice would take longer
-        with keeping(graph, inputs, patches), compiling(compilation), foretold(self.tuning), _without_scatters():
+        table = _without_scatters() if on_cpu else contextlib.nullcontext()
+        with keeping(graph, inputs, patches), compiling(compilation), foretold(self.tuning), table:
             compiled: Function = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
         if self.tuning is not None:
             self.tuning.finish(is_last=not recording.break_reason)
@@ -160,10 +162,10 @@ class Waiting:
 
 # --- compiling ---
 def decompositions() -> dict[object, Function]:
-    """Inductor's table, without the decomposition of a max pooling's gradient into a scatter, which PyTorch 2.13 has.
+    """Inductor's table, without the decomposition of a max pooling's gradient into a scatter.
 
-    On a CPU, Inductor may read the sums before they are scattered, and gradients become zeros; on CUDA they would be
-    added in any order. Without it each pixel gathers its gradients, as in earlier versions.
+    Where that is one (in PyTorch 2.13), code for a CPU may read the sums before they are scattered, and gradients
+    become zeros. Without it each pixel gathers its gradients.
     """
     from torch._inductor.decomposition import select_decomp_table
 

@@ -17,13 +17,12 @@ import argparse
 import itertools
 import math
 import sys
-import time
 from typing import Any, NamedTuple
 
 import bench_depthwise
 import torch
 from bench_depthwise import Case, measure, write
-from bench_grouped import compiling
+from bench_grouped import in_time
 
 from genesis import dtypes
 from genesis.backends.cuda.engine.candidate import Candidate, admissible
@@ -77,23 +76,14 @@ def main() -> int:
 
 
 def run(arguments: argparse.Namespace, cases: list[Case], device: str) -> int:
-    begin, rows = time.monotonic(), list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     gpu = torch.cuda.get_device_name() if device == "cuda" else "simulated"
     print(f"{NAME}: {gpu}")
-    with compiling(device) as jobs:
-        candidates = [chosen(case.problem, arguments.others) for case in cases]
-        waiting = [
-            jobs.begin(case.problem, [each for each in found if not each.is_ready_made])
-            for case, found in zip(cases, candidates, strict=True)
-        ]
-        for case, found, unfinished in zip(cases, candidates, waiting, strict=True):
-            jobs.finish(unfinished, begin + arguments.seconds)
-            if time.monotonic() - begin > arguments.seconds:
-                print(f"no time for {case.name} and what follows")
-                break
-            rows.append(compared(measure(case, found, arguments.rounds, device, both_layouts=True, goal=math.inf)))
-            if not arguments.dry_run:
-                write(arguments.out, gpu, rows, NAME, table)
+    candidates = [chosen(case.problem, arguments.others) for case in cases]
+    for case, found in in_time(cases, candidates, arguments.seconds, device):
+        rows.append(compared(measure(case, found, arguments.rounds, device, both_layouts=True, goal=math.inf)))
+        if not arguments.dry_run:
+            write(arguments.out, gpu, rows, NAME, table)
     print(table(rows))
     return 0
 

@@ -17,12 +17,12 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import bench_depthwise
 import torch
-from bench_depthwise import Case, measure, table, write
+from bench_depthwise import Case, Measured, measure, table, write
 
 from genesis import dtypes
 from genesis.backends.cuda.driver import KernelError
@@ -33,6 +33,7 @@ from genesis.backends.cuda.ops.conv.problem import ConvProblem
 from genesis.errors import CompileError
 
 NAME = "bench_grouped"
+AnyCase = TypeVar("AnyCase", bound=Measured)
 
 
 class Shape(NamedTuple):
@@ -135,6 +136,24 @@ class Jobs:
     def finish(self, unfinished: set[str], deadline: float) -> None:
         while unfinished and time.monotonic() < deadline:
             self._builders.advance(0.05)
+
+
+def in_time(
+    cases: Sequence[AnyCase], chosen: Sequence[list[Candidate[ConvProblem]]], seconds: float, device: str
+) -> Iterator[tuple[AnyCase, list[Candidate[ConvProblem]]]]:
+    """Cases with their candidates, once these are compiled, while those of the next ones are; none after that time."""
+    begin = time.monotonic()
+    with compiling(device) as jobs:
+        waiting = [
+            jobs.begin(case.problem, [each for each in found if not each.is_ready_made])
+            for case, found in zip(cases, chosen, strict=True)
+        ]
+        for case, found, unfinished in zip(cases, chosen, waiting, strict=True):
+            jobs.finish(unfinished, begin + seconds)
+            if time.monotonic() - begin > seconds:
+                print(f"no time for {case.name} and what follows")
+                return
+            yield case, found
 
 
 def _prepare(candidate: Candidate[ConvProblem], problem: ConvProblem, unfinished: set[str]) -> None:

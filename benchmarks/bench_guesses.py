@@ -20,7 +20,6 @@ import random
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ import bench_depthwise
 import gpu_timing
 import torch
 from bench_depthwise import DIRECTIONS
-from bench_grouped import compiling
+from bench_grouped import in_time
 from bench_zoo_convs import Case
 from harness import RESULTS
 from harness import interleaved as interleaved_on_host
@@ -155,24 +154,15 @@ def _tiny() -> Iterator[Case]:
 
 
 def run(arguments: argparse.Namespace, cases: Sequence[Case], device: str) -> int:
-    begin, rows = time.monotonic(), list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     gpu = torch.cuda.get_device_name() if device == "cuda" else "simulated"
     out = Path(tempfile.mkdtemp()) if arguments.dry_run and arguments.out == RESULTS else arguments.out
     chosen = [list(first_of_families(case.problem)) for case in cases]
-    with compiling(device) as jobs:
-        waiting = [
-            jobs.begin(case.problem, [each for each in found if not each.is_ready_made])
-            for case, found in zip(cases, chosen, strict=True)
-        ]
-        for case, found, unfinished in zip(cases, chosen, waiting, strict=True):
-            jobs.finish(unfinished, begin + arguments.seconds)
-            if time.monotonic() - begin > arguments.seconds:
-                print(f"no time for {case.name} and what follows")
-                break
-            row = measured(case, found, arguments.rounds, device)
-            if row is not None:
-                rows.append(row)
-                print(_line(row), flush=True)
+    for case, found in in_time(cases, chosen, arguments.seconds, device):
+        row = measured(case, found, arguments.rounds, device)
+        if row is not None:
+            rows.append(row)
+            print(_line(row), flush=True)
     if rows:
         bench_depthwise.write(out, gpu, rows, NAME, table)
     print(table(rows))

@@ -255,8 +255,8 @@ def start_compilers(captures: bool) -> None:
 def probe_processor() -> threading.Thread | None:
     """Begin to ask which instruction sets Inductor's code may use, which PyTorch keeps.
 
-    For each it starts a process that loads a library: about a second in every process that compiles for a CPU. A thread
-    waits for them; hash_triton() says why modules are imported here.
+    For each it starts a process that loads a library, one after the other. A thread waits for them; hash_triton() says
+    why modules are imported here.
     """
     global _probe
     try:

@@ -18,7 +18,7 @@ _LEAST_BLOCK = 16  # of a tensor core
 _MOST_CHANNELS = 128  # of a group
 _OWN_GRADIENT = 64  # channels of a group for which libraries have a kernel in the weight's gradient only
 _MANY_PIXELS = 1 << 13  # for which cuDNN's heuristics find its kernels for groups
-_WHOLE_TILE = 32  # channels that fill a tile
+_TILE, _LARGE_TILE = 32, 64  # channels that fill one
 _MOST_MULTIPLIED = 8  # channels of a group's input for which multiply-adds may win
 _MOST_RESULTS = 128 * 128  # of a tile: as many sums as the registers hold
 _WEIGHT_GRAD_COLUMNS = 256
@@ -139,7 +139,7 @@ def _first_gather(problem: ConvProblem) -> tuple[int, int, int, int]:
     p, most = problem, max(channels(problem))
     is_odd = power_of_2(most) != most
     if p.is_rounded:
-        if most > _OWN_GRADIENT:
+        if most > _LARGE_TILE:
             return _WIDE
         if most <= _LEAST_BLOCK:
             return _NOT_AHEAD if is_odd else _NARROW
@@ -147,10 +147,10 @@ def _first_gather(problem: ConvProblem) -> tuple[int, int, int, int]:
     if most <= _LEAST_BLOCK and (is_odd or p.is_exact):
         return _NARROW
     if p.is_exact:
-        return _NOT_AHEAD if is_odd or most >= _OWN_GRADIENT else _AHEAD
-    if is_odd and not _WHOLE_TILE < most <= _OWN_GRADIENT:
-        return _SHORT if most > _OWN_GRADIENT else _NOT_AHEAD
-    return _AHEAD
+        return _NOT_AHEAD if is_odd or most >= _LARGE_TILE else _AHEAD
+    if not is_odd or _TILE < most <= _LARGE_TILE:
+        return _AHEAD
+    return _SHORT if most > _LARGE_TILE else _NOT_AHEAD
 
 
 def _first_weight_grad(problem: ConvProblem) -> tuple[int, int, int, int, int]:

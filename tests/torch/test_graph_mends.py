@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import shutil
 import warnings
@@ -359,27 +360,29 @@ def test_gradients_by_inductor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ for the CPU")
-@pytest.mark.usefixtures("without_vectors")
 def test_gradients_of_a_max_pooling_are_gathered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """PyTorch 2.13 scatters them, which gave zeros to the layers before where one weight had three gradients."""
+    """PyTorch 2.13 scatters them. The sum of one weight's three gradients, and what is computed before the scatter,
+    then become one kernel, and the layers before the pooling get zeros."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    scattered = torch.ops.aten.max_pool2d_with_indices_backward.default
-    usual, filtered, tables = decomposition.select_decomp_table(), capturing.decompositions, []
+    monkeypatch.setattr(bridge, "trains", lambda x: False)  # as outside of tests: other kernels are generated
+    filtered = capturing.decompositions
     assert pickle.loads(pickle.dumps(filtered)) is filtered  # so that Inductor's cache keeps what it compiles with it
-
-    def decompositions() -> dict[object, Any]:
-        tables.append(table := filtered())
-        return table
-
-    monkeypatch.setattr(capturing, "decompositions", decompositions)
-    x = torch.randn(2, 3, 6, 5, requires_grad=True)
-    y = genesis.torch.compile(lambda x: F.max_pool2d(x, 3, 1, 1))(x)
+    torch.manual_seed(0)
+    first, last = (torch.nn.Conv2d(4, 4, 1) for _ in range(2))
+    last.weight = first.weight
+    behind = torch.nn.Conv2d(4, 4, 3, padding=1, bias=False), torch.nn.BatchNorm2d(4), torch.nn.SiLU()
+    plain = torch.nn.Sequential(first, first, torch.nn.ReLU(), last, torch.nn.MaxPool2d(3, 1, 1), *behind)
+    compiled = genesis.torch.compile(copy.deepcopy(plain))
+    x, weight = torch.randn(2, 4, 6, 5), torch.randn(2, 4, 6, 5)
+    for model in (plain, compiled):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = model(x)
+        (y.float() * weight).mean().backward()
     assert compile_fx.select_decomp_table is decomposition.select_decomp_table
-    (found,) = torch.autograd.grad(y, x, torch.ones_like(y))
-    (expected,) = torch.autograd.grad(F.max_pool2d(x, 3, 1, 1), x, torch.ones_like(y))
-    torch.testing.assert_close(found, expected)
-    assert bool(tables) == (scattered in usual)
-    assert all(usual.keys() - table.keys() == {scattered} for table in tables)
+    for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert (ours.grad - theirs.grad).norm() <= 0.1 * theirs.grad.norm()
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
